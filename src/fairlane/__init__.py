@@ -45,8 +45,9 @@ if TYPE_CHECKING:
     )
     from fairlane.flows import FlowRun
     from fairlane.operations.change import Change
+    from fairlane.operations.chosen import Fan, Next
     from fairlane.operations.create import content_id
-    from fairlane.operations.flows import Child, Flow
+    from fairlane.operations.flows import Branch, Child, Flow
     from fairlane.operations.observe import Snapshot
     from fairlane.operations.schedules import Schedule
     from fairlane.option_types import RequestOptions, SharedOptions
@@ -65,6 +66,7 @@ _HOMES = {
     "AccessTokenNotFound": ".errors",
     "App": ".tasks.app",
     "ArgumentsRefused": ".errors",
+    "Branch": ".operations.flows",
     "Change": ".operations.change",
     "Child": ".operations.flows",
     "Completion": ".records",
@@ -73,10 +75,12 @@ _HOMES = {
     "DeadNotFound": ".errors",
     "Executor": ".tasks.executor",
     "FairlaneError": ".errors",
+    "Fan": ".operations.chosen",
     "Flow": ".operations.flows",
     "FlowRun": ".flows",
     "HandlerNotFound": ".errors",
     "InvalidArgument": ".errors",
+    "Next": ".operations.chosen",
     "NotDurable": ".errors",
     "Progress": ".records",
     "Queue": ".queue",
@@ -125,6 +129,7 @@ __all__ = [
     "AccessTokenNotFound",
     "App",
     "ArgumentsRefused",
+    "Branch",
     "Change",
     "Child",
     "Completion",
@@ -133,10 +138,12 @@ __all__ = [
     "DeadNotFound",
     "Executor",
     "FairlaneError",
+    "Fan",
     "Flow",
     "FlowRun",
     "HandlerNotFound",
     "InvalidArgument",
+    "Next",
     "NotDurable",
     "OpenRequest",
     "Progress",

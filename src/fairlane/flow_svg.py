@@ -23,6 +23,8 @@ _TOP = 64  # below the title
 _SHOWN = 26  # characters of a line in a box; the whole text is its tooltip
 _LETTER = {"title": 9.5, "name": 9, "": 8, "soft": 7}  # a wide letter of each kind of text
 _MARKS = {"done": "✓", "cancelled": "✕", "cancelling": "✕", "paused": "❚❚", "active": "▶"}
+_ROLES = {"dead": "dead → ", "branch": "branch: ", "chosen": "chosen: ", "join": "joins: "}
+_ROLES["merge"] = "merges: "
 _XML = "http://www.w3.org/2000/svg"
 _ARROW = (
     '<defs><marker id="tip" viewBox="0 0 8 8" refX="7" refY="4" markerWidth="7" markerHeight="7" '
@@ -127,7 +129,7 @@ def _drawn(box: _Box) -> Iterator[str]:
     state = "submitting" if now.is_open and now.state == "active" else now.state
     mark = _MARKS.get(now.state, "")
     counts = f"{now.done:,} done, {now.dead:,} dead, {now.total:,} in all"
-    role = "dead → " if step.is_compensating else "joins: " if len(step.sources) > 1 else ""
+    role = _ROLES.get(step.gets, "")
     whole = f"{role}{step.step}: {state}; {counts}; queue {now.queue}, request {now.id}"
     kind = f"box {now.state}" if now.state in _MARKS else "box"
     kind = "box undo" if step.is_compensating else kind

@@ -551,12 +551,18 @@ class Demand:
 
 
 class StepProgress(NamedTuple):
-    """A step of a run, the steps that feed it (none = the first), and the counts of its request."""
+    """A step of a run, the steps that feed it (none = the first), and the counts of its request.
+
+    `gets` is what it gets of them: "results" of one, "dead" sub-requests, a "branch" (the results
+    that name it), "chosen" children, a "join" of the results of children, or a "merge" of the
+    results of several steps. The first step gets the "input".
+    """
 
     step: str
     sources: tuple[str, ...]
     is_compensating: bool
     progress: Progress
+    gets: str
 
 
 class FlowProgress(NamedTuple):

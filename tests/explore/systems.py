@@ -9,6 +9,7 @@ from tests.explore.lists import LISTS
 from tests.explore.machinery.actors import Role
 from tests.explore.machinery.explorer import System
 from tests.explore.machinery.protocol import REQUEST
+from tests.explore.machinery.replies import FANS, NAMES
 from tests.explore.one_request.deletions import DELETER, Deletions
 from tests.explore.one_request.distincts import Distincts
 from tests.explore.one_request.durable import WAITER, Durable
@@ -16,7 +17,19 @@ from tests.explore.one_request.opened import opener
 from tests.explore.one_request.requeues import Requeues, reviver
 from tests.explore.one_request.spread import OneMoves, Spread, spreader
 from tests.explore.one_request.uniques import Replaces, Uniques
-from tests.explore.several_requests.feeds import ONE, TWO, Feeds, Joins, TwoResults, fed_by
+from tests.explore.several_requests.feeds import (
+    ONE,
+    TWO,
+    Feeds,
+    Joins,
+    JoinsChosen,
+    OneOfTwo,
+    TwoOfThree,
+    TwoResults,
+    chosen_and_joined,
+    chosen_by,
+    fed_by,
+)
 from tests.explore.several_requests.groups import Groups, group_producer
 from tests.explore.several_requests.programs import (
     Programs,
@@ -329,6 +342,12 @@ FED_ONE: dict[str, Any] = {"before": (fed_by(*ONE), W1), "protocol": Feeds}
 FED_LIVE: dict[str, Any] = {"before": (fed_by(*ONE, count=2),), "protocol": TwoResults}
 JOINED: dict[str, Any] = {"before": (fed_by(*TWO), W1), "protocol": Joins}
 JOINED_LIVE: dict[str, Any] = {"before": (fed_by(*TWO),), "protocol": Joins}
+BRANCHED: dict[str, Any] = {"before": (chosen_by(NAMES, 2), W1), "protocol": OneOfTwo}
+BRANCHED_LIVE: dict[str, Any] = {"before": (chosen_by(NAMES, 2),), "protocol": OneOfTwo}
+CHOSE: dict[str, Any] = {"before": (chosen_by(FANS), W1), "protocol": TwoOfThree}
+CHOSE_LIVE: dict[str, Any] = {"before": (chosen_by(FANS),), "protocol": TwoOfThree}
+COLLECTED: dict[str, Any] = {"before": (chosen_and_joined(), W1), "protocol": JoinsChosen}
+COLLECTED_LIVE: dict[str, Any] = {"before": (chosen_and_joined(),), "protocol": JoinsChosen}
 FLOWS = (
     System("hand over", (W1,), **FED),
     System("hand over, a crash", (W1,), CRASH, **FED),
@@ -338,6 +357,18 @@ FLOWS = (
     System("join, a crash", (W1,), CRASH, **JOINED),
     System("join, a lost reply", (W1,), LOST, **JOINED),
     System("join, a late copy", (W1,), COPY, **JOINED),
+    System("branch", (W1,), **BRANCHED),
+    System("branch, a crash", (W1,), CRASH, **BRANCHED),
+    System("branch, a lost reply", (W1,), LOST, **BRANCHED),
+    System("branch, a late copy", (W1,), COPY, **BRANCHED),
+    System("children that were chosen", (W1,), **CHOSE),
+    System("children that were chosen, a crash", (W1,), CRASH, **CHOSE),
+    System("children that were chosen, a lost reply", (W1,), LOST, **CHOSE),
+    System("children that were chosen, a late copy", (W1,), COPY, **CHOSE),
+    System("join of the chosen", (W1,), **COLLECTED),
+    System("join of the chosen, a crash", (W1,), CRASH, **COLLECTED),
+    System("join of the chosen, a lost reply", (W1,), LOST, **COLLECTED),
+    System("join of the chosen, a late copy", (W1,), COPY, **COLLECTED),
 )
 # Requests that depend on others: they start after them, belong to a schedule, or to a flow.
 TWICE: dict[str, Any] = {"keepers": 2}
@@ -541,6 +572,12 @@ HUGE = (  # only by name: most have more than three million states
     System("join meanwhile", (W1,), **JOINED_LIVE),
     System("join meanwhile, a crash", (W1,), CRASH, **JOINED_LIVE),
     System("join the dead", (W1,), hows=BAD, **JOINED_LIVE),
+    System("branch, two leaders", (W1,), keepers=2, **BRANCHED),
+    System("branch meanwhile", (W1,), **BRANCHED_LIVE),
+    System("children that were chosen, two leaders", (W1,), keepers=2, **CHOSE),
+    System("children are chosen meanwhile", (W1,), **CHOSE_LIVE),
+    System("join of the chosen, two leaders", (W1,), keepers=2, **COLLECTED),
+    System("join of the chosen meanwhile", (W1,), **COLLECTED_LIVE),
     System("requeue before the end, a lost reply", (producer(1), W1, REQUEUE), LOST, BAD),
     System(
         "limit 2, then 1, two workers", (producer(2, limit=2), W1, W2, changer(("set_limit", 1)))
@@ -586,6 +623,8 @@ QUICK = tuple(  # of the new ones: less than two seconds each, in every test run
         "moved by one, away",
         "hand over",
         "join",
+        "branch",
+        "join of the chosen",
         "fan-out, a lost reply",
         "fan-out, tracked, a late copy",
         "fan-out to the shortest, a crash",

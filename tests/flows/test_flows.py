@@ -6,7 +6,15 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from fairlane import Child, Flow, InvalidArgument, RequestExists, RequestNotFound, WaitTimeout
+from fairlane import (
+    Branch,
+    Child,
+    Flow,
+    InvalidArgument,
+    RequestExists,
+    RequestNotFound,
+    WaitTimeout,
+)
 from fairlane.operations.hand_over import hand_over
 from tests.support.both_faces import both_faces
 from tests.support.run.for_each import for_each
@@ -154,6 +162,30 @@ def flow() -> Flow:
         (lambda: flow().step("a").step("b", gathers=101), "gathers 101 is not valid"),
         (lambda: flow().step("a", gathers=2), "gathers 2 results, and follows no single step"),
         (lambda: flow().step("a").children("b").step("c", gathers=2), "follows no single step"),
+        (lambda: flow().branches("a"), "branch a of flow f has no step before it: add a step"),
+        (lambda: flow().step("a").branches(), "branches of flow f are none: name at least one"),
+        (lambda: flow().step("a").branches("b", "b"), "step b of flow f is there already"),
+        (lambda: flow().step("a").branches("a"), "step a of flow f is there already"),
+        (lambda: flow().step("a").branches("b", "c").branches("d"), "d of flow f follows branches"),
+        (lambda: flow().step("a").branches("b", "c").children("d"), "follows branches: add a step"),
+        (lambda: flow().step("a").children("b").branches("d"), "branch d of flow f follows child"),
+        (lambda: flow().step("a").branches(5), "branch is an int: give its name, or Branch"),  # type: ignore[arg-type]
+        (lambda: flow().step("a").branches("b", limit=0), "step b of flow f: limit 0 is not"),
+        (lambda: flow().step("a").branches(*"bcdefghijklmnopqrstuv"), "are 21: the most are 20"),
+        (lambda: flow().step("a").branches("check", default="chek"), "did you mean check"),
+        (
+            lambda: flow().step("a").branches("b", default="x"),
+            "is none of its branches b: nam",
+        ),
+        (lambda: flow().step("a").branches("b", "c").step("d", gathers=2), "no single step"),
+        (
+            lambda: flow().step("a").branches(Branch("b").children("x"), "c").step("d"),
+            "step d of flow f merges branches, and one ends with child x: add a step to that",
+        ),
+        (lambda: flow().step("a").branches(Branch("b").step("a")), "step a of flow f is there al"),
+        (lambda: flow().step("a").children("b", chosen=101), "children of flow f: chosen 101 is"),
+        (lambda: flow().step("a").children("b", chosen=-1), "children of flow f: chosen -1 is"),
+        (lambda: flow().step("a").children("b", chosen=10_001), "chosen 10001 is not valid"),
     ],
 )
 def test_a_step_that_is_not_valid_is_refused(make: Any, sentence: str):
@@ -204,6 +236,21 @@ def test_a_flow_has_at_most_fifty_steps():
             flow().step("a").children("b", on_dead="undo"),
             *({}, "step b of flow f has on_dead 'undo', which is no compensating step"),
         ),
+        (
+            flow().step("a").children("b", "c", chosen=5),
+            *(
+                {},
+                "step b of flow f is a child that results of step a choose, and no step",
+            ),
+        ),
+        (
+            flow().step("a").branches("b", on_dead="stop"),
+            *({}, "step b of flow f has on_dead 'stop', and no step follows"),
+        ),
+        (
+            flow().step("a", retain=60).branches("b"),
+            *({}, "step a of flow f has retain 60 s, and another step reads its results: give"),
+        ),
         (ACCESS, {"id": "a b"}, "flow id 'a b' is not valid"),
         (ACCESS, {"properties": {"user": "a b"}}, "property 'user:a b' is not valid"),
         (ACCESS, {"properties": "user"}, "a dict is expected"),
@@ -218,6 +265,25 @@ def test_a_flow_that_is_not_valid_is_refused_and_nothing_is_written(
     assert redis_client.dbsize() == 0
 
 
+def test_branches_have_defaults_and_their_own_options(queue: Queue):
+    audit = Branch("audit", limit=2, queue="own").step("file", limit=5)
+    made = flow().step("a").branches("b", audit, limit=7, queue="all").step("d")
+    found = queue.submit_flow(made, ["x"]).progress().steps
+    assert [(one.step, one.sources, one.progress.queue, one.progress.limit) for one in found] == [
+        *(("a", (), "req", 3), ("b", ("a",), "all", 7), ("audit", ("a",), "own", 2)),
+        *(("file", ("audit",), "req", 5), ("d", ("b", "file"), "req", 3)),
+    ]
+    assert repr(audit) == "<Branch audit>"
+
+
+def test_a_branch_is_a_value():
+    """Each method returns another branch, so a branch may be used in several flows."""
+    short = Branch("b")
+    longer = short.step("c")
+    assert [one.name for one in flow().step("a").branches(short).steps] == ["a", "b"]
+    assert [one.name for one in flow().step("a").branches(longer).steps] == ["a", "b", "c"]
+
+
 def test_children_have_defaults_and_their_own_options(queue: Queue):
     made = flow().step("a").children("b", Child("c", limit=2, queue="own"), limit=7, queue="all")
     found = queue.submit_flow(made.step("d"), ["x"]).progress().steps
@@ -229,7 +295,7 @@ def test_children_have_defaults_and_their_own_options(queue: Queue):
 
 def test_results_are_those_of_the_last_step_and_children_have_their_own(queue: Queue):
     run = queue.submit_flow(flow().step("a").children("b", "c"), ["x"], id="x")
-    with pytest.raises(InvalidArgument, match=r"flow x ends with the children b, c: read the resu"):
+    with pytest.raises(InvalidArgument, match=r"flow x ends with the steps b, c: read the resu"):
         list(run.results())
     finish(queue, "x", 3)
     assert [one.index for one in run.step("c").results()] == [0]

@@ -120,6 +120,11 @@ def accepted(lane: Lane, held: Held) -> dict[str, Call]:
             (*running, keys.fed(RUNNING)),
             {"since": "0-0", "upto": "1-1", "open_ms": HOUR, "bodies": [0, b"a"]},
         ),
+        "hand_chosen": Call(
+            (*running, keys.of_flow(RUNNING), keys.fed(RUNNING)),
+            {"since": "0-0", "upto": "1-1", "open_ms": HOUR, "width": 2, "is_joined": "1"}
+            | {"choices": ["0:0", b"a", "0", b""]},
+        ),
         "heartbeat": Call(
             (WORKERS, RECORD, ACTIVE, DELAYED, CONF, TAKEN, *CHANGED_SCHEDULES[1:]),
             beat | {"lock_ms": 5, "holds": "", "taken_ttl": HOUR, "died": ""},
@@ -131,9 +136,14 @@ def accepted(lane: Lane, held: Held) -> dict[str, Call]:
         "join": Call(
             (*running, keys.of_flow(RUNNING), keys.fed(RUNNING)), JOINED | {"parts": ["1:0", "a"]}
         ),
+        "join_chosen": Call(
+            (*running, keys.of_flow(RUNNING), keys.fed(RUNNING)),
+            JOINED | {"parts": ["0:0", "1", "1:0", "a"]},
+        ),
         "land": Call(
             (MINE[2], MINE[3]), {"epoch": "e", "before": 0, "chain": "", "messages": ["m"]}
         ),
+        "list_chosen": Call((*running, keys.of_flow(RUNNING)), {"after": "0-0", "count": 1}),
         "list_dead": Call(running, page),
         "move_tick": Call(
             CHANGED_SCHEDULES, {"schedule": "s", "found": "", "expected": 1, "tick": 2}

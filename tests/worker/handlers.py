@@ -9,8 +9,9 @@ import signal
 import threading
 import time
 from itertools import pairwise
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+from fairlane import Fan, Next
 from fairlane.worker import Retry, batch_handler
 from tests.support.processes.workers import END_S, Folder
 from tests.support.wait import wait_until
@@ -312,6 +313,50 @@ def busy_once(body: bytes, context: Context) -> bytes:
         folder.open_gate("busy")
         raise Retry(after=1, reason="429", whole_request=True)
     return body
+
+
+def choose(body: bytes, context: Context) -> bytes | Next | Fan:
+    """Names a branch in the step `route`, and chooses children in the step `fan`."""
+    if context.flow.step == "route":
+        return Next("odd" if int(body.removeprefix(b"b")) % 2 else "even", body)
+    if context.flow.step == "fan":
+        number = int(body.removeprefix(b"b")) % 4
+        return Fan(Next("ab"[place % 2], b"%b.%d" % (body, place)) for place in range(number))
+    return body
+
+
+async def choose_async(body: bytes, context: Context) -> bytes | Next | Fan:
+    """Does the same, in a coroutine."""
+    return choose(body, context)
+
+
+@batch_handler
+def choose_batch(bodies: list[bytes], context: Context) -> list[bytes | Next | Fan]:
+    """Does the same for a batch."""
+    return [choose(body, context) for body in bodies]
+
+
+def choose_noted(body: bytes, context: Context) -> bytes | Next | Fan:
+    """Does the same slowly enough for a kill."""
+    spend(0.001)
+    return choose(body, context)
+
+
+WRONG_FANS = {
+    b"fan": Fan([b"x"]),
+    b"101": Fan([b"x"] * 101),
+    b"10001": Fan([b"x"] * 10_001),
+    b"alone": Fan([b"x", Next("a", b"y")]),
+    b"other child": Fan([Next("other", b"x")]),
+}
+WRONG_BODIES: dict[bytes, Any] = {b"number": 5, b"large": bytes((1 << 20) + 1)}
+
+
+def choose_wrongly(body: bytes) -> Next | Fan:
+    """Returns what the body says, whatever the flow declares."""
+    if body in WRONG_BODIES:
+        return Next("even", WRONG_BODIES[body])
+    return WRONG_FANS.get(body) or Next(body.decode(), b"")
 
 
 def share(body: bytes, context: Context) -> bytes:

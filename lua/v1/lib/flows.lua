@@ -7,7 +7,7 @@
 -- The open end of a step that is fed by other requests. `handed` in its hash is the cursor: the last entry that is here of
 -- each of them, with commas between. No field means that there is none yet.
 local ENTRY = "%d+%-%d+"
-local MOST_SOURCES = 20
+local MOST_SOURCES = 50
 
 -- Returns the refusal of arguments that a producer of entries must not send, or nil.
 local function feed_error(since, upto, open_ms)

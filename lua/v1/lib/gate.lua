@@ -68,8 +68,9 @@ end
 -- ------------------------------------------------------------------ chore
 
 -- What a request needs besides reap: to be hastened, or to be started after others, or to be fed.
--- feed = what it gets (done, dead, join, array or gather), the requests that it gets this from, stop or continue for each,
--- the request that must not fall too far behind (- = none), how many results make a body, and what is written around them.
+-- feed = what it gets (see operations/hand_over.py), the requests that it gets this from, stop or continue for each,
+-- the request that must not fall too far behind (- = none), how many results make a body or how many choices a result has,
+-- what is written around them, and the names that a result may choose.
 local POLL, POLL_MOST = 1000, 5000  -- ms between two looks at the requests that this one waits for, more as it gets older
 
 -- Returns what a leading worker must do for the request besides reap, and the ms until the next look.

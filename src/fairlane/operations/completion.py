@@ -19,6 +19,7 @@ from fairlane.errors import (
     not_found,
 )
 from fairlane.model import ENDED_STATES
+from fairlane.operations.chosen import FAN, NEXT, shown_body
 from fairlane.operations.durability import confirm_end
 from fairlane.operations.request_state import completion
 from fairlane.operations.workers import unserved
@@ -374,6 +375,7 @@ async def with_errors(request_id: str, pages: list[list[Result]]) -> list[list[R
 def parse_results(fields: list[bytes]) -> list[Result]:
     """Reads one entry of `out`: worker, then (head, body) pairs; see model.result_head.
 
+    The body of a result that chose something is what it chose, see operations/chosen.py.
     `error` of a dead sub-request is the name of its text: see with_errors.
     """
     found = []
@@ -384,12 +386,13 @@ def parse_results(fields: list[bytes]) -> list[Result]:
             continue
         index, status, attempt, waited, ran = head.split(b":")
         is_dead = status == b"x"
+        shown = shown_body(status, body) if status in {NEXT, FAN} else body
         found.append(
             Result(
                 index=int(index),
                 status="dead" if is_dead else "done",
                 attempt=int(attempt),
-                body=body if status == b"d" else None,
+                body=None if is_dead or status == b"n" else shown,
                 error=body.decode("utf-8", "replace") if is_dead else None,
                 worker=worker,
                 waited_ms=int(waited),

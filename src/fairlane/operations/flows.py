@@ -17,16 +17,23 @@ from fairlane.errors import (
     RequestNotFound,
     type_of,
 )
+from fairlane.operations.chosen import MAX_CHOSEN, Choices
 from fairlane.operations.completion import state, wait
 from fairlane.operations.create import seen_to_exist
 from fairlane.operations.find import MOST_LISTED, check_page, filter_of, list_requests
 from fairlane.operations.hand_over import (
     ARRAY,
+    BRANCH,
+    CHOSEN,
+    COLLECT,
     DEAD,
     DONE,
     GATHER,
+    GETS,
     JOIN,
     JSON_ARRAY,
+    LIST,
+    MERGE,
     PLAIN,
     STOPPED,
     Feed,
@@ -81,7 +88,9 @@ class Step:
 
     `on_dead` is "stop", "continue", or the compensating step that gets the dead bodies. `sources`
     are the steps that it follows. `wrap` is written around each result that it gets. `gathers` is
-    how many results of its only source make its body; 0 = each makes one.
+    how many results of its only source make its body; 0 = each makes one. `chosen` is the most
+    children that one result of its parent may choose; 0 = it is given each result. A branch gets
+    the results that name it, and the `default` one also those that name no step.
     """
 
     name: str
@@ -93,6 +102,14 @@ class Step:
     is_child: bool = False
     is_compensating: bool = False
     gathers: int = 0
+    chosen: int = 0
+    is_branch: bool = False
+    default: str = ""
+
+    @property
+    def is_one_of_several(self) -> bool:
+        """Returns True for a child or a branch: steps beside it have the same source."""
+        return self.is_child or self.is_branch
 
 
 class Child:
@@ -107,13 +124,13 @@ class Child:
         wrap: Wrap = PLAIN,
         **options: Unpack[StepOptions],
     ) -> None:
-        self._name, self._wrap, self._options = name, wrap, options
+        self.name, self._wrap, self._options = name, wrap, options
         self._queue, self._on_dead = queue, on_dead
 
     def step(self, queue: str, on_dead: str, options: Mapping[str, Any]) -> Step:
         """Returns the step, with what all children of the call have as defaults."""
         return Step(
-            self._name,
+            self.name,
             queue if self._queue is None else self._queue,
             on_dead if self._on_dead is None else self._on_dead,
             {**options, **self._options},
@@ -122,7 +139,7 @@ class Child:
         )
 
     def __repr__(self) -> str:
-        return f"<Child {self._name}>"
+        return f"<Child {self.name}>"
 
 
 def as_child(given: str | Child) -> Child:
@@ -133,6 +150,102 @@ def as_child(given: str | Child) -> Child:
     if isinstance(child, str):
         return Child(child)
     raise InvalidArgument(f"child is {type_of(child)}: give its name, or Child(name, limit=2)")
+
+
+class Branch:
+    """A branch of a step, with options of its own, and with steps that follow in it.
+
+    `.branches("a", Branch("b", limit=2).step("c"))`. Each method returns another branch, and means
+    what it means in `Flow`.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        *,
+        queue: str | None = None,
+        on_dead: str | None = None,
+        wrap: Wrap = PLAIN,
+        **options: Unpack[StepOptions],
+    ) -> None:
+        self._first = Child(name, queue=queue, on_dead=on_dead, wrap=wrap, **options)
+        self._later: tuple[Callable[[Flow], Flow], ...] = ()
+
+    def step(
+        self,
+        name: str,
+        *,
+        queue: str = "",
+        on_dead: str = CONTINUE,
+        wrap: Wrap = PLAIN,
+        gathers: int = 0,
+        **options: Unpack[StepOptions],
+    ) -> Branch:
+        """Returns this branch with a step at its end; see Flow.step."""
+        return self._with(
+            lambda flow: flow.step(
+                name, queue=queue, on_dead=on_dead, wrap=wrap, gathers=gathers, **options
+            )
+        )
+
+    def children(
+        self,
+        *children: str | Child,
+        chosen: int = 0,
+        queue: str = "",
+        on_dead: str = CONTINUE,
+        **options: Unpack[StepOptions],
+    ) -> Branch:
+        """Returns this branch with the children of its last step; see Flow.children."""
+        return self._with(
+            lambda flow: flow.children(
+                *children, chosen=chosen, queue=queue, on_dead=on_dead, **options
+            )
+        )
+
+    def branches(
+        self,
+        *branches: str | Branch,
+        default: str = "",
+        queue: str = "",
+        on_dead: str = CONTINUE,
+        **options: Unpack[StepOptions],
+    ) -> Branch:
+        """Returns this branch with the branches of its last step; see Flow.branches."""
+        return self._with(
+            lambda flow: flow.branches(
+                *branches, default=default, queue=queue, on_dead=on_dead, **options
+            )
+        )
+
+    def _with(self, later: Callable[[Flow], Flow]) -> Branch:
+        made = object.__new__(Branch)
+        made._first, made._later = self._first, (*self._later, later)
+        return made
+
+    def first(self, queue: str, on_dead: str, options: Mapping[str, Any]) -> Step:
+        """Returns its first step, with what all branches of the call have as defaults."""
+        step = self._first.step(queue, on_dead, options)
+        return replace(step, is_child=False, is_branch=True)
+
+    def continued(self, flow: Flow) -> Flow:
+        """Returns a flow that ends with the first step, with the steps that follow in it."""
+        for later in self._later:
+            flow = later(flow)
+        return flow
+
+    def __repr__(self) -> str:
+        return f"<Branch {self._first.name}>"
+
+
+def as_branch(given: str | Branch) -> Branch:
+    """Returns a branch of this name, or the branch itself. Raises InvalidArgument."""
+    branch: object = given
+    if isinstance(branch, Branch):
+        return branch
+    if isinstance(branch, str):
+        return Branch(branch)
+    raise InvalidArgument(f"branch is {type_of(branch)}: give its name, or Branch(name, limit=2)")
 
 
 def check_step(step: Step, where: str) -> None:
@@ -186,6 +299,7 @@ class Flow:
 
     name: str
     steps: tuple[Step, ...] = field(default=())
+    ends: tuple[str, ...] = field(default=())  # the steps that the next one follows
 
     def __post_init__(self) -> None:
         check_flow_name("flow", self.name)
@@ -207,7 +321,8 @@ class Flow:
 
         After `children` it joins them: for each result of their parent it gets one body, a JSON
         array of the results in the order of the children, each as text, or as {"base64": ...} if it
-        is no UTF-8, or null if that child is dead or has returned None.
+        is no UTF-8, or null if that child is dead or has returned None. After `branches` it merges
+        them: each result of each of them is a body.
 
         Workers of `queue` run it; "" = the queue to which the flow is submitted. A dead sub-request
         is left out, or cancels the flow ("stop"), or `on_dead` names the compensating step that
@@ -219,6 +334,7 @@ class Flow:
         where = f"step {name} of flow {self.name}"
         check_whole(f"{where}: gathers", gathers, 0, MAX_GATHERED)
         ends = self._ends()
+        self._check_merge(ends, where)
         if gathers and (len(ends) != 1 or ends[0].is_child):
             raise InvalidArgument(
                 f"{where} gathers {gathers} results, and follows no single step: leave gathers out"
@@ -229,6 +345,7 @@ class Flow:
     def children(
         self,
         *children: str | Child,
+        chosen: int = 0,
         queue: str = "",
         on_dead: str = CONTINUE,
         **options: Unpack[StepOptions],
@@ -237,28 +354,64 @@ class Flow:
 
         They run concurrently: `.children("discord", Child("twitter", limit=2), attempts=3)`. The
         keywords are defaults of all of them, and mean what they mean in `step`, which joins them if
-        it follows. Raises InvalidArgument, TypeError.
+        it follows.
+
+        With `chosen`, which is at most 100, each result chooses up to so many children of its own:
+        the handler returns a `Fan`. A step must follow, which gets one body for each result: the
+        JSON array of what became of its children, in their order. A result that is no Fan has no
+        children, and its body is `[]`. Raises InvalidArgument, TypeError.
         """
         where = f"children of flow {self.name}"
+        check_whole(f"{where}: chosen", chosen, 0, MAX_CHOSEN)
         if not children:
             raise InvalidArgument(f"{where} are none: name at least one child")
-        parents = self._ends()
         made = [as_child(one).step(queue, on_dead, options) for one in children]
-        if not parents:
-            raise InvalidArgument(
-                f"child {made[0].name} of flow {self.name} has no parent: add a step before it"
-            )
-        if parents[0].is_child:
-            raise InvalidArgument(
-                f"child {made[0].name} of flow {self.name} follows children: add a step before it "
-                "which joins them"
-            )
+        parent = self._parent_of(f"child {made[0].name} of flow {self.name}")
         if len(made) > MAX_CHILDREN:
             raise InvalidArgument(f"{where} are {len(made)}: the most are {MAX_CHILDREN}")
         flow = self
         for one in made:
-            flow = flow._with(replace(one, sources=(parents[0].name,)))
-        return flow
+            flow = flow._with(replace(one, sources=(parent,), chosen=chosen))
+        return replace(flow, ends=tuple(one.name for one in made))
+
+    def branches(
+        self,
+        *branches: str | Branch,
+        default: str = "",
+        queue: str = "",
+        on_dead: str = CONTINUE,
+        **options: Unpack[StepOptions],
+    ) -> Flow:
+        """Returns this flow with the branches of its last step, whose results name one of them.
+
+        The handler of that step returns `Next("check", body)`, and the step `check` gets the body:
+        `.branches("check", "reject", Branch("audit", limit=2).step("file"))`. Any other result goes
+        to the branch `default`, or ends there if that is "". The keywords are defaults of the first
+        step of each branch. A `step` that follows gets what all branches end with. Raises
+        InvalidArgument, TypeError.
+        """
+        where = f"branches of flow {self.name}"
+        if not branches:
+            raise InvalidArgument(f"{where} are none: name at least one branch")
+        made = [as_branch(one) for one in branches]
+        firsts = [one.first(queue, on_dead, options) for one in made]
+        names = [one.name for one in firsts]
+        parent = self._parent_of(f"branch {names[0]} of flow {self.name}")
+        if len(made) > MAX_CHILDREN:
+            raise InvalidArgument(f"{where} are {len(made)}: the most are {MAX_CHILDREN}")
+        if default and default not in names:
+            near = get_close_matches(str(default), names, n=1)
+            hint = f"did you mean {near[0]}?" if near else "name one of these"
+            raise InvalidArgument(
+                f"default {default!r} of flow {self.name} is none of its branches "
+                f"{', '.join(names)}: {hint}"
+            )
+        flow, ends = self, tuple[str, ...]()
+        for branch, first in zip(made, firsts, strict=True):
+            begun = flow._with(replace(first, sources=(parent,), default=default))
+            flow = branch.continued(begun)
+            ends += flow.ends
+        return replace(flow, ends=ends)
 
     def compensate(self, name: str, *, queue: str = "", **options: Unpack[StepOptions]) -> Flow:
         """Returns this flow with a compensating step, which another step names in `on_dead`.
@@ -269,14 +422,32 @@ class Flow:
         return self._with(Step(name, queue, CONTINUE, options, is_compensating=True))
 
     def _ends(self) -> tuple[Step, ...]:
-        """Returns the steps that the next one follows: the last one, or the last children."""
-        line = [one for one in self.steps if not one.is_compensating]
-        if not line:
-            return ()
-        last = line[-1]
-        return tuple(one for one in line if last.is_child and one.sources == last.sources) or (
-            last,
-        )
+        """Returns the steps that the next one follows: the last one, or children, or branches."""
+        return tuple(one for one in self.steps if one.name in self.ends)
+
+    def _parent_of(self, what: str) -> str:
+        """Returns the step whose results children or branches get. Raises InvalidArgument."""
+        ends = self._ends()
+        if not ends:
+            parent = "parent" if what.startswith("child") else "step before it"
+            raise InvalidArgument(f"{what} has no {parent}: add a step before it")
+        if ends[0].is_child:
+            raise InvalidArgument(f"{what} follows children: add a step before it which joins them")
+        if len(ends) > 1:
+            raise InvalidArgument(
+                f"{what} follows branches: add a step before it which merges them"
+            )
+        return ends[0].name
+
+    def _check_merge(self, ends: tuple[Step, ...], where: str) -> None:
+        """Raises InvalidArgument if a step would merge branches that end with children."""
+        parents = {one.sources for one in ends if one.is_child}
+        if parents and (len(parents) > 1 or not all(one.is_child for one in ends)):
+            child = next(one for one in ends if one.is_child)
+            raise InvalidArgument(
+                f"{where} merges branches, and one ends with child {child.name}: add a step to "
+                "that branch which joins its children"
+            )
 
     def _with(self, step: Step) -> Flow:
         where = f"step {step.name} of flow {self.name}"
@@ -287,7 +458,8 @@ class Flow:
             )
         if len(self.steps) >= MAX_STEPS:
             raise InvalidArgument(f"{where} is one too many: the most are {MAX_STEPS} steps")
-        return replace(self, steps=(*self.steps, step))
+        ends = self.ends if step.is_compensating else (step.name,)
+        return replace(self, steps=(*self.steps, step), ends=ends)
 
     def plan(
         self, queue: str, run: str, properties: Mapping[str, object], trace: str = ""
@@ -336,15 +508,34 @@ class Flow:
         sources = [each for each in self.steps if each.name in one.sources]
         names = tuple(ids[each.name] for each in sources)
         stops = tuple(each.on_dead == STOP for each in sources)
-        if one.gathers:
-            return Feed(GATHER, names, stops, one.wrap, width=one.gathers)
         if sources[0].is_child:
-            kind = ARRAY if one.wrap == PLAIN else JOIN
-            wrap = JSON_ARRAY if one.wrap == PLAIN else one.wrap
-            return Feed(kind, names, stops, wrap, width=len(names))
+            return self._join(one, sources, ids)
+        if one.gathers or len(sources) > 1:
+            kind, width = (GATHER, one.gathers) if one.gathers else (MERGE, len(names))
+            return Feed(kind, names, stops, one.wrap, width=width)
         joins = [each for each in self.steps if one.name in each.sources]
         bound = ids[joins[0].name] if one.is_child and joins else ""
-        return Feed(DONE, names, stops, one.wrap, bound)
+        feed = Feed(DONE, names, stops, one.wrap, bound)
+        if one.is_branch or one.chosen:
+            beside = tuple(each.name for each in self.steps if each.sources == one.sources)
+            choices = Choices(beside, one.default, one.chosen)
+            kind, width = (CHOSEN, one.chosen) if one.chosen else (BRANCH, 1)
+            feed = feed._replace(kind=kind, width=width, choices=choices)
+        return feed
+
+    def _join(self, one: Step, children: list[Step], ids: Mapping[str, str]) -> Feed:
+        """Returns what a step that joins children is fed with."""
+        is_array = one.wrap == PLAIN
+        wrap, chosen = JSON_ARRAY if is_array else one.wrap, children[0].chosen
+        sources = children
+        if chosen:  # each result of the parent says how many children it has
+            parent = children[0].sources
+            sources = [*(each for each in self.steps if each.name in parent), *children]
+        names = tuple(ids[each.name] for each in sources)
+        stops = tuple(each.on_dead == STOP for each in sources)
+        if chosen:
+            return Feed(LIST if is_array else COLLECT, names, stops, wrap, width=chosen)
+        return Feed(ARRAY if is_array else JOIN, names, stops, wrap, width=len(names))
 
     def _retain_ms(self, one: Step, given: int) -> int:
         """Returns how long a step is kept: longer by default if another step reads it."""
@@ -366,6 +557,11 @@ class Flow:
             elif one.on_dead == STOP:
                 raise InvalidArgument(
                     f"{where} has on_dead 'stop', and no step follows it: leave it out"
+                )
+            if one.chosen and not any(one.name in each.sources for each in self.steps):
+                raise InvalidArgument(
+                    f"{where} is a child that results of step {one.sources[0]} choose, and no step "
+                    "joins it: add a step after the children"
                 )
 
     def _check_compensations(self) -> None:
@@ -528,9 +724,10 @@ class _StepRead(NamedTuple):
 
 def _step(now: _StepRead, all_steps: Mapping[str, _StepRead]) -> StepProgress:
     feed = Feed.parse(now.detail.get("feed", ""))
-    found = [all_steps[one] for one in feed.sources if one in all_steps] if feed else []
+    found = [all_steps[one] for one in feed.shown_sources if one in all_steps] if feed else []
     sources = tuple(one.name for one in found)
-    return StepProgress(now.name, sources, bool(feed and feed.kind == DEAD), now.progress)
+    gets = GETS[feed.kind] if feed else "input"
+    return StepProgress(now.name, sources, bool(feed and feed.kind == DEAD), now.progress, gets)
 
 
 async def flow_state(run: str) -> str:
@@ -553,7 +750,7 @@ async def wait_for_flow(run: str, clock: Callable[[], float], timeout_s: float |
 async def last_step(run: str) -> str:
     """Returns the request of the last step that compensates nothing.
 
-    Raises RequestNotFound, and InvalidArgument if a flow ends with several children.
+    Raises RequestNotFound, and InvalidArgument if a flow ends with several children or branches.
     """
     place = await place_of(run)
     ids = [request_of(run, number) for number in range(1, place.steps + 1)]
@@ -567,7 +764,7 @@ async def last_step(run: str) -> str:
             ends[one] = here.step
     if len(ends) > 1:
         raise InvalidArgument(
-            f"flow {run} ends with the children {', '.join(ends.values())}: read the results of "
+            f"flow {run} ends with the steps {', '.join(ends.values())}: read the results of "
             "each, as run.step(NAME).results()"
         )
     (last,) = ends

@@ -12,16 +12,15 @@ for each index that it has, and what is missing at the end is looked for from th
 
 from __future__ import annotations
 
-import base64
-import json
 from contextlib import suppress
 from itertools import zip_longest
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from fairlane import settings
-from fairlane.errors import FairlaneError, InvalidArgument, RequestNotFound
+from fairlane.errors import FairlaneError, InvalidArgument, RequestLost, RequestNotFound
 from fairlane.model import ENDED_STATES
 from fairlane.operations import change
+from fairlane.operations.chosen import FAN, NEXT, Choice, Choices, as_json, unpacked
 from fairlane.operations.completion import PAGE, parse_results
 from fairlane.operations.dead_letters import count_dead, list_dead, read_dead
 from fairlane.operations.tokens import follow_up
@@ -43,14 +42,25 @@ AnyReply = TypeVar("AnyReply", bound="Reply")
 
 # What is handed over: results; the bodies of dead sub-requests; or the results of several requests,
 # one of each, put together as they are (join) or as values of a JSON array (array); or all results
-# of one request together (gather).
-DONE, DEAD, JOIN, ARRAY, GATHER = "done", "dead", "join", "array", "gather"
+# of one request together (gather); or each result of several requests (merge).
+DONE, DEAD, JOIN, ARRAY, GATHER, MERGE = "done", "dead", "join", "array", "gather", "merge"
+# What the results of one request choose: those that name this step (branch), or the children that
+# it runs (chosen); and what became of such children, put together (collect), or as a JSON array
+# (list). The first source of these two is the parent.
+BRANCH, CHOSEN, COLLECT, LIST = "branch", "chosen", "collect", "list"
 # ------------------------------------------------------------------ feed
 # What the hash of a step's request has: its place in the flow, and what it is fed with.
 
 
 JOINING = frozenset({JOIN, ARRAY, GATHER})
-_KINDS = frozenset({DONE, DEAD, *JOINING})
+CHOOSING, COLLECTING = frozenset({BRANCH, CHOSEN}), frozenset({COLLECT, LIST})
+_KINDS = frozenset({DONE, DEAD, MERGE, *JOINING, *CHOOSING, *COLLECTING})
+_WRAP_PARTS = 4
+GETS = {  # kind -> what records.StepProgress calls it
+    **dict.fromkeys((DONE, GATHER), "results"),
+    **dict.fromkeys((JOIN, ARRAY, COLLECT, LIST), "join"),
+    **{one: one for one in (DEAD, BRANCH, CHOSEN, MERGE)},
+}
 _NOTHING = "-"
 
 
@@ -102,7 +112,7 @@ class Feed(NamedTuple):
 
     `stops`: for each of them, whether a dead sub-request cancels the flow. `bound`: the request
     that joins this one with its siblings; this one must not be far ahead of it. `width`: how many
-    results make one body.
+    results make one body, or the most that one result may choose. `choices`: what it may choose.
     """
 
     kind: str
@@ -111,15 +121,28 @@ class Feed(NamedTuple):
     wrap: Wrap = PLAIN
     bound: str = ""
     width: int = 1
+    choices: Choices = Choices()
 
     @property
     def text(self) -> str:
         """Returns the field `feed` of the request's hash."""
         stops = ",".join("stop" if one else "continue" for one in self.stops)
         words = [self.kind, ",".join(self.sources), stops, self.bound or _NOTHING, str(self.width)]
-        if self.wrap != PLAIN:
-            words.append(".".join(part.hex() for part in self.wrap))
+        if self.wrap != PLAIN or self.choices.steps:
+            parts = [part.hex() for part in self.wrap]
+            words.append(".".join([*parts, self.choices.text] if self.choices.steps else parts))
         return " ".join(words)
+
+    @property
+    def shown_sources(self) -> tuple[str, ...]:
+        """Returns the requests whose results are its bodies, or parts of them."""
+        return self.sources[1:] if self.kind in COLLECTING else self.sources
+
+    def bit(self, index: int, place: int) -> int:
+        """Returns which bit of `fed:{id}` says that a result of a source is here, or was passed."""
+        if self.kind == MERGE:
+            return index * self.width + place
+        return index * (self.width + 1) if self.kind in CHOOSING else index
 
     @classmethod
     def parse(cls, text: str) -> Feed | None:
@@ -131,11 +154,14 @@ class Feed(NamedTuple):
             return None
         try:
             kind, sources, stops, bound, width, *wrap = text.split(" ")
-            parts = Wrap(*map(bytes.fromhex, wrap[0].split("."))) if wrap else PLAIN
+            hexes = wrap[0].split(".") if wrap else []
+            parts = Wrap(*map(bytes.fromhex, hexes[:_WRAP_PARTS])) if wrap else PLAIN
             names, each = tuple(sources.split(",")), tuple(stops.split(","))
             count = int(width)
+            most = count if kind == CHOSEN else 0
+            chosen = [Choices.parse(text, most) for text in hexes[_WRAP_PARTS:]]
         except (TypeError, ValueError):
-            kind, names, each = "", (), ()
+            kind, names, each, chosen = "", (), (), []
         if kind not in _KINDS or len(names) != len(each):
             raise InvalidArgument(f"feed {text!r} of a step is damaged: cancel its request")
         return cls(
@@ -145,7 +171,31 @@ class Feed(NamedTuple):
             parts,
             "" if bound == _NOTHING else bound,
             count,
+            *chosen[:1],
         )
+
+
+async def read_choices(request_id: str) -> tuple[StepPlace, Choices] | None:
+    """Returns the place of a step, and what its results may choose; None if it is no step.
+
+    The steps that get its results say it. Raises RequestLost if one of the flow's steps is gone.
+    """
+    (text,) = await read(request_id, "flow")
+    place = StepPlace.parse(text)
+    if place is None:
+        return None
+    ids = [request_of(run_of(request_id), number) for number in range(1, place.steps + 1)]
+    rows = await run_all([hmget(one, "state", "feed") for one in ids])
+    gone = ""
+    for one, row in zip(ids, rows, strict=True):
+        state, text = parse_fields(["state", "feed"], row)
+        feed = Feed.parse(text)
+        if feed is not None and feed.kind in CHOOSING and request_id in feed.sources:
+            return place, feed.choices
+        gone = gone or ("" if state else one)
+    if gone:
+        raise RequestLost(f"request {gone} is gone, a step of the same flow: submit the flow again")
+    return place, Choices()
 
 
 def request_of(run: str, number: int) -> str:
@@ -197,17 +247,25 @@ class Entry(NamedTuple):
 
 
 class Page(NamedTuple):
-    """Entries in the order in which they are handed over. `dead`: of this source one is dead."""
+    """Entries in the order in which they are handed over. `dead`: of this source one is dead.
+
+    `is_set_back`: a failover, or a requeue, has taken back the entry after which it was read.
+    """
 
     entries: list[Entry]
     is_last: bool
     dead: str = ""
+    has_more: bool = False
+    is_set_back: bool = False
 
 
-async def read_page(feed: Feed, sources: Sequence[FeedSource], cursor: Sequence[str]) -> Page:
-    """Returns what the sources have after the cursor. Raises RequestNotFound.
+async def read_page(
+    feed: Feed, sources: Sequence[FeedSource], cursor: Sequence[str], step: str = ""
+) -> Page:
+    """Returns what the sources have after the cursor for this step.
 
     The states of the sources were read before, so one that has ended has written all its results.
+    Raises RequestNotFound, and StopFlow for results that the flow does not declare.
     """
     if feed.kind == DEAD:
         (source,), (after,) = sources, cursor
@@ -215,24 +273,49 @@ async def read_page(feed: Feed, sources: Sequence[FeedSource], cursor: Sequence[
         entries = [Entry(0, one.dead_id, [b"%d" % one.index, one.body]) for one in dead]
         return Page(entries, not dead)
     replies = await Batch(
-        [
-            Command(b"XRANGE", keys.results(source.id), f"({after}", b"+", b"COUNT", PAGE)
-            for source, after in zip(sources, cursor, strict=True)
-        ]
+        [_reading(feed, *pair) for pair in enumerate(zip(sources, cursor, strict=True))]
     )
-    is_last, stopped, columns = True, "", list[list[Entry]]()
+    if feed.kind in CHOOSING and cursor[0] != BEFORE_ALL:
+        if not replies[0] or replies[0][0][0].decode() != cursor[0]:
+            return Page([], is_last=False, is_set_back=True)
+        replies = [replies[0][1:]]
+    is_last, has_more, stopped, columns = True, False, "", list[list[Entry]]()
     for place, (source, rows) in enumerate(zip(sources, replies, strict=True)):
         is_last = is_last and source.has_ended and len(rows) < PAGE
-        column = []
-        for entry_id, fields in rows:
+        has_more = has_more or len(rows) >= PAGE
+        column, before = list[Entry](), cursor[place]
+        for entry_id, fields, *origins in rows:
             results = parse_results(fields)
             if feed.stops[place] and any(one.status == "dead" for one in results):
                 stopped = source.id
-            column.append(Entry(place, entry_id.decode(), _made(feed, place, results)))
+            if feed.kind in CHOOSING:
+                each = list(_choices(feed, source, step, fields))
+                # So the cursor moves over an entry with the last of its results.
+                column += [Entry(place, before, made) for made in each[:-1]]
+                made = each[-1] if each else []
+            elif feed.kind in COLLECTING:
+                made = _collected(feed, place, source, fields, results, *origins)
+            else:
+                _refuse_choices(source, fields)
+                made = _made(feed, place, results)
+            before = entry_id.decode()
+            column.append(Entry(place, before, made))
         columns.append(column)
     # In turn, so that the parts of one body are often in one call.
     entries = [one for row in zip_longest(*columns) for one in row if one is not None]
-    return Page(entries, is_last, stopped)
+    return Page(entries, is_last, stopped, has_more)
+
+
+def _reading(feed: Feed, place: int, pair: tuple[FeedSource, str]) -> Command | Call[Any]:
+    """Returns the step that reads the next entries of a source."""
+    source, after = pair
+    if feed.kind in COLLECTING and place:
+        names = (*keys.request_keys(source.id), keys.of_flow(source.id))
+        return scripts.list_chosen(names, after=after, count=PAGE)
+    out = keys.results(source.id)
+    if feed.kind in CHOOSING and after != BEFORE_ALL:  # with the one before: is it there still?
+        return Command(b"XRANGE", out, after, b"+", b"COUNT", PAGE + 1)
+    return Command(b"XRANGE", out, f"({after}", b"+", b"COUNT", PAGE)
 
 
 def _made(feed: Feed, place: int, results: list[Result]) -> list[bytes]:
@@ -240,7 +323,7 @@ def _made(feed: Feed, place: int, results: list[Result]) -> list[bytes]:
     if feed.kind not in JOINING:
         for one in results:
             if one.status == "done":
-                made += [b"%d" % one.index, feed.wrap.body(one.body)]
+                made += [b"%d" % feed.bit(one.index, place), feed.wrap.body(one.body)]
         return made
     for one in results:
         child, index = place, one.index
@@ -254,16 +337,97 @@ def _part(feed: Feed, result: Result) -> bytes:
     """Returns a result as a part of a body."""
     if result.status == "dead" or result.body is None:
         return feed.wrap.none
-    return as_json(result.body) if feed.kind == ARRAY else result.body
+    return as_json(result.body) if feed.kind in {ARRAY, LIST} else result.body
 
 
-def as_json(body: bytes) -> bytes:
-    """Returns a body as a JSON value: text, or {"base64": "..."} for bytes that are no UTF-8."""
-    try:
-        value: object = body.decode()
-    except UnicodeDecodeError:
-        value = {"base64": base64.b64encode(body).decode()}
-    return json.dumps(value, ensure_ascii=False).encode()
+# ------------------------------------------------------------------ choices
+# What results choose. The worker has checked it; here it is checked against the flow again.
+
+
+class StopFlow(Exception):
+    """The flow is to be cancelled; the text says why."""
+
+
+def _heads(fields: Sequence[bytes]) -> Iterator[tuple[int, bytes, bytes]]:
+    """Yields the index, the status and the bytes of each result of an entry."""
+    for head, data in zip(fields[::2], fields[1::2], strict=True):
+        if head != b"w":
+            index, status, _ = head.split(b":", 2)
+            yield int(index), status, data
+
+
+def _refuse_choices(source: FeedSource, fields: Sequence[bytes]) -> None:
+    """Raises StopFlow for a result that chooses something, of a step that declares nothing."""
+    for index, status, _ in _heads(fields):
+        if status in {NEXT, FAN}:
+            what = "names the next step" if status == NEXT else "chooses children"
+            raise StopFlow(
+                f"{STOPPED}result {index} of request {source.id} {what}, and the flow declares none"
+            )
+
+
+def _choices(
+    feed: Feed, source: FeedSource, step: str, fields: Sequence[bytes]
+) -> Iterator[list[bytes]]:
+    """Yields for each result the names and bodies of what is for this step; then it is passed."""
+    declared = feed.choices
+    for index, status, data in _heads(fields):
+        if status == b"x":
+            continue
+        found: list[Choice] = []
+        if status in {NEXT, FAN}:
+            found = unpacked(data)
+            _check(feed, source, index, status, found)
+        elif declared.default:
+            found = [Choice(declared.default, data if status == b"d" else None)]
+        made: list[bytes] = []
+        for place, one in enumerate(found):
+            if one.step == step:
+                made += [b"%d:%d" % (index, place), feed.wrap.body(one.body)]
+        yield [*made, b"%d" % index, b""]
+
+
+def _check(
+    feed: Feed, source: FeedSource, index: int, status: bytes, found: Sequence[Choice]
+) -> None:
+    """Raises StopFlow unless the flow declares what a result chooses."""
+    declared, where = feed.choices, f"{STOPPED}result {index} of request {source.id}"
+    kind = "children" if feed.kind == CHOSEN else "branches"
+    if (status == FAN) != (feed.kind == CHOSEN):
+        raise StopFlow(f"{where} does not choose among the {kind} {', '.join(declared.steps)}")
+    for one in found:
+        if one.step not in declared.steps:
+            raise StopFlow(
+                f"{where} names step {one.step}, and the {kind} are {', '.join(declared.steps)}"
+            )
+    if len(found) > feed.width:
+        raise StopFlow(f"{where} has {len(found)} children, and the most are {feed.width}")
+
+
+def _collected(
+    feed: Feed,
+    place: int,
+    source: FeedSource,
+    fields: Sequence[bytes],
+    results: list[Result],
+    origins: Sequence[int] = (),
+) -> list[bytes]:
+    """Returns how many children the results of the parent chose, or what became of children."""
+    made: list[bytes] = []
+    if not place:
+        for index, status, data in _heads(fields):
+            if status != b"x":
+                count = len(unpacked(data)) if status == FAN else 0
+                made += [b"0:%d" % index, b"%d" % count]
+        return made
+    for result, origin in zip(results, origins, strict=True):
+        if not origin:
+            raise StopFlow(
+                f"{STOPPED}the origin of result {result.index} of request {source.id} is lost"
+            )
+        index, at = divmod(origin, feed.width + 1)
+        made += [b"%d:%d" % (at, index), _part(feed, result)]
+    return made
 
 
 def parts(
@@ -285,10 +449,14 @@ def parts(
 
 
 _PAGES = 20  # of one hand-over; then other steps come first
-_FIELDS = ("state", "open", "queue", "feed", "flow", "handed", "chunks", "chain", "total", "born")
+_FIELDS = (
+    *("state", "open", "queue", "feed", "flow", "handed", "chunks", "chain", "total", "born"),
+    "passed",
+)
 _OF_SOURCE = ("state", "total", "done")
 _OF_BOUND = ("state", "total")
 _GONE = frozenset({"", "abandoned"})
+_ORIGINS_MS = 3_600_000  # after all is joined, the origins of children are kept for so long
 STOPPED = "flow: "  # the reason of a flow that a hand-over has cancelled begins with it
 
 
@@ -322,7 +490,7 @@ async def hand_over(request_id: str) -> HandedOver:
         await hand.read_on(sources)
         if not hand.count and not hand.is_over:
             await hand.keep_open()
-    except _Stop as stop:
+    except StopFlow as stop:
         await _stop(request_id, feed, found["flow"], str(stop))
         return HandedOver(hand.count, is_over=True)
     except RequestNotFound:  # a source is gone meanwhile
@@ -375,10 +543,6 @@ async def cancel_flow(run: str, count: int, reason: str) -> None:
                 await Command(b"UNLINK", keys.of_flow(one), keys.fed(one))
 
 
-class _Stop(Exception):
-    """The flow is to be cancelled; the text says why."""
-
-
 class _Hand:
     """The open end of one step's request."""
 
@@ -387,7 +551,11 @@ class _Hand:
         handed = found["handed"]
         self.cursor = handed.split(",") if handed else [BEFORE_ALL] * len(feed.sources)
         self.chunks, self.chain = int(found["chunks"]), found["chain"]
-        self.before = int(found["total"])  # sub-requests that it had
+        place = StepPlace.parse(found["flow"])
+        self.step = place.step if place else ""
+        is_choosing = feed.kind in CHOOSING
+        # Sub-requests that it had; or results that it had passed, if these choose its own.
+        self.before = int((found["passed"] or 0) if is_choosing else found["total"])
         self.count, self.is_over = 0, False
         self.place, self.is_again = list(self.cursor), False  # where the next page begins
 
@@ -395,7 +563,7 @@ class _Hand:
         """Adds what the sources have since; seals the request if nothing will follow.
 
         Dead sub-requests may be requeued until the source's end, so they are read after it. Raises
-        _Stop, and RequestNotFound if a source is gone.
+        StopFlow, and RequestNotFound if a source is gone.
         """
         if not self._may_read(sources):
             return
@@ -404,23 +572,29 @@ class _Hand:
             pages += 1
             if not self.is_again and await self._is_far_ahead():
                 return
-            page = await read_page(self.feed, sources, self.place)
+            page = await read_page(self.feed, sources, self.place, self.step)
+            if page.is_set_back:
+                self._read_again()
+                continue
             if page.dead:
-                raise _Stop(f"{STOPPED}request {page.dead} has dead sub-requests")
+                raise StopFlow(f"{STOPPED}request {page.dead} has dead sub-requests")
             for moved, made in parts(page.entries, self.place, 2 * settings.CHUNK_ENTRIES):
                 if not await self._add(moved, made):
                     return
             if page.is_last and not await self._begins_again():
                 await self._seal()
                 return
+            is_through = self.is_again and not page.is_last and not page.has_more
+            if is_through and not await self._go_on():
+                return
 
     def _may_read(self, sources: list[FeedSource]) -> bool:
-        """Returns False if it is too early. Raises _Stop."""
+        """Returns False if it is too early. Raises StopFlow."""
         if self.feed.kind == DEAD:
             return sources[0].has_ended
         for source in sources:
             if source.state == "cancelled":
-                raise _Stop(f"{STOPPED}request {source.id} was cancelled")
+                raise StopFlow(f"{STOPPED}request {source.id} was cancelled")
         return True
 
     async def keep_open(self) -> None:
@@ -440,42 +614,72 @@ class _Hand:
         state, total = await read(self.feed.bound, *_OF_BOUND)
         if state not in {"active", "paused"}:
             return False
-        return self.before + self.count - int(total) >= settings.JOIN_WINDOW
+        # Each of these results may have as many children as `width` says.
+        window = max(1, settings.JOIN_WINDOW // self.feed.width)
+        return self.before + self.count - int(total) >= window
 
     async def _begins_again(self) -> bool:
         """Returns True if something is missing: then all is read once more, from the beginning.
 
-        What is here already is left out. Raises _Stop if it is missing still.
+        What is here already is left out. Raises StopFlow if it is missing still.
         """
         sources = await _sources(self.feed.sources)
         _check_there(sources)
         missing = await self._missing(sources)
         if missing and self.is_again:
-            raise _Stop(f"{STOPPED}{missing}")
+            raise StopFlow(f"{STOPPED}{missing}")
         self.is_again = bool(missing)
         if missing:
-            self.place = [BEFORE_ALL] * len(sources)
+            self._read_again()
         return self.is_again
+
+    def _read_again(self) -> None:
+        """Reads all from the beginning; the cursor stays until that has come to its end."""
+        self.is_again, self.place = True, [BEFORE_ALL] * len(self.feed.sources)
+
+    async def _go_on(self) -> bool:
+        """Moves the cursor to what was read last from the beginning."""
+        self.is_again = False
+        return await self._add(list(self.place), [])
 
     async def _add(self, moved: list[str], made: list[bytes]) -> bool:
         self.place = moved
         moved = self.cursor if self.is_again else moved
-        if self.feed.kind in JOINING:
-            wrap = self.feed.wrap
-            call = scripts.join(
-                (*keys.request_keys(self.id), keys.of_flow(self.id), keys.fed(self.id)),
-                since=",".join(self.cursor),
-                upto=",".join(moved),
-                open_ms=settings.FED_OPEN_MS,
-                width=self.feed.width,
-                before=wrap.before,
-                between=wrap.between,
-                after=wrap.after,
-                parts=made,
-            )
+        count = len(made) // 2
+        if self.feed.kind in CHOOSING:
+            call = self._hand_chosen_call(moved, made)
+            count = sum(b":" not in name for name in made[::2])
+        elif self.feed.kind in JOINING or self.feed.kind in COLLECTING:
+            call = self._join_call(moved, made)
         else:
             call = self._hand_over_call(moved, made, settings.FED_OPEN_MS)
-        return await self._move(call, moved, len(made) // 2)
+        return await self._move(call, moved, count)
+
+    def _join_call(self, moved: list[str], made: list[bytes]) -> Call[Any]:
+        wrap = self.feed.wrap
+        script = scripts.join if self.feed.kind in JOINING else scripts.join_chosen
+        return script(
+            (*keys.request_keys(self.id), keys.of_flow(self.id), keys.fed(self.id)),
+            since=",".join(self.cursor),
+            upto=",".join(moved),
+            open_ms=settings.FED_OPEN_MS,
+            width=self.feed.width,
+            before=wrap.before,
+            between=wrap.between,
+            after=wrap.after,
+            parts=made,
+        )
+
+    def _hand_chosen_call(self, moved: list[str], made: list[bytes]) -> Call[Any]:
+        return scripts.hand_chosen(
+            (*keys.request_keys(self.id), keys.of_flow(self.id), keys.fed(self.id)),
+            since=",".join(self.cursor),
+            upto=",".join(moved),
+            open_ms=settings.FED_OPEN_MS,
+            width=self.feed.width,
+            is_joined="1" if self.feed.kind == CHOSEN else "0",
+            choices=made,
+        )
 
     def _hand_over_call(self, moved: list[str], bodies: list[bytes], open_ms: int) -> Call[Any]:
         return scripts.hand_over(
@@ -502,51 +706,73 @@ class _Hand:
         seal = scripts.seal(names, chunks=self.chunks, chain=self.chain)
         reply = await _run(self.queue, self.id, seal)
         if not reply.is_conflict:
-            await Command(b"UNLINK", keys.of_flow(self.id), keys.fed(self.id))
+            await Command(b"UNLINK", keys.fed(self.id))
+            if self.feed.kind != CHOSEN:  # else the step that joins it reads the origins
+                await Command(b"UNLINK", keys.of_flow(self.id))
+            if (
+                self.feed.kind in COLLECTING
+            ):  # if a failover takes the seal back, they are read again
+                children = [keys.of_flow(child) for child in self.feed.sources[1:]]
+                await run_all([Command(b"PEXPIRE", one, _ORIGINS_MS) for one in children])
         self.is_over = True
 
     async def _missing(self, sources: list[FeedSource]) -> str:
         """Returns what this step does not have of its sources, which have ended; "" = nothing.
 
-        Raises _Stop if the results of a source cannot be gathered.
+        Raises StopFlow if the results of a source cannot be gathered.
         """
-        (total,) = await read(self.id, "total")
-        here = int(total or 0)
-        if self.feed.kind not in JOINING:
-            source = sources[0]
-            if self.feed.kind == DEAD:  # dropped ones are missing rightly
-                count = await count_dead(source.id)
-            else:
-                count = source.done
-            is_doubtful = here >= count and not self.is_again and await self._differs(source)
-            return _lack(source, count, here) if here < count or is_doubtful else ""
+        total, passed = await read(self.id, "total", "passed")
+        here, kind = int(total or 0), self.feed.kind
+        if kind in JOINING:
+            return self._missing_parts(sources, here)
+        if kind in COLLECTING:  # each result of the parent makes a body, of all its children
+            sources = sources[:1]
+        elif kind in CHOOSING:
+            here = int(passed or 0)
+        if kind == DEAD:  # dropped ones are missing rightly
+            count = await count_dead(sources[0].id)
+        else:
+            count = sum(source.done for source in sources)
+        is_doubtful = here >= count and not self.is_again and await self._differs(sources)
+        return _lack(sources, count, here) if here < count or is_doubtful else ""
+
+    def _missing_parts(self, sources: list[FeedSource], here: int) -> str:
         for source in sources:
             if self.feed.kind == GATHER and source.total % self.feed.width:
                 results = f"{source.total:,} results, and {self.feed.width} of them make one body"
-                raise _Stop(f"{STOPPED}request {source.id} has {results}")
+                raise StopFlow(f"{STOPPED}request {source.id} has {results}")
             joined = here * (1 if len(sources) > 1 else self.feed.width)
             if source.total != joined:
-                return _lack(source, source.total, joined)
+                return _lack([source], source.total, joined)
         return ""
 
-    async def _differs(self, source: FeedSource) -> bool:
+    async def _differs(self, sources: list[FeedSource]) -> bool:
         """Returns True if other sub-requests may be here than those that ended in this way.
 
-        A failover of the source may take back a result that is here. If its sub-request then dies,
+        A failover of a source may take back a result that is here. If its sub-request then dies,
         the count hides that another result is missing. So the bits of the dead are read: of those
         that this step gets all must be set, else none. Dropped ones have left no index.
         """
+        for place, source in enumerate(sources):
+            if await self._differs_from(source, place):
+                return True
+        return False
+
+    async def _differs_from(self, source: FeedSource, place: int) -> bool:
         wants_dead, count, after = self.feed.kind == DEAD, 0, b""
         while source.total > source.done and (page := await list_dead(source.id, after)):
             count, after = count + len(page), page[-1].dead_id
-            bits = await run_all([Command(b"GETBIT", keys.fed(self.id), one.index) for one in page])
+            indexes = [self.feed.bit(one.index, place) for one in page]
+            bits = await run_all([Command(b"GETBIT", keys.fed(self.id), one) for one in indexes])
             if any(bool(bit) != wants_dead for bit in bits):
                 return True
         return not wants_dead and count < source.total - source.done
 
 
-def _lack(source: FeedSource, count: int, here: int) -> str:
-    return f"results of request {source.id} are missing: {here:,} of {count:,} could be handed over"
+def _lack(sources: Sequence[FeedSource], count: int, here: int) -> str:
+    names = ", ".join(source.id for source in sources)
+    of = f"request {names}" if len(sources) == 1 else f"requests {names}"
+    return f"results of {of} are missing: {here:,} of {count:,} could be handed over"
 
 
 async def _sources(ids: tuple[str, ...]) -> list[FeedSource]:
@@ -559,10 +785,10 @@ async def _sources(ids: tuple[str, ...]) -> list[FeedSource]:
 
 
 def _check_there(sources: list[FeedSource]) -> None:
-    """Raises _Stop if a source is gone, with results that were perhaps not handed over."""
+    """Raises StopFlow if a source is gone, with results that were perhaps not handed over."""
     for source in sources:
         if source.state in _GONE:
-            raise _Stop(f"{STOPPED}request {source.id} is gone before all of it was handed over")
+            raise StopFlow(f"{STOPPED}request {source.id} is gone before all of it was handed over")
 
 
 async def _stop(request_id: str, feed: Feed, place: str, reason: str) -> None:

@@ -93,8 +93,9 @@ ROLES = {
             "abandon acquire add_stats add_turns admit cancel change_shards change_shared"
             " charge_turns check claim_ticks complete confirm"
             " drop_active due_schedules enqueue exchange expire_leftovers"
-            " expire_workers extend glance hand_over hasten heartbeat hold hold_rate insert_tokens"
-            " intend join list_dead move_tick open_gate promote push put_schedule reap refund"
+            " expire_workers extend glance hand_chosen hand_over hasten heartbeat hold hold_rate"
+            " insert_tokens intend join join_chosen list_chosen list_dead move_tick open_gate"
+            " promote push put_schedule reap refund"
             " register_worker report_backlog reschedule_active restore_active retire seal"
             " set_shards stand_in submit take take_turns unregister_worker"
         ),
@@ -117,10 +118,11 @@ ROLES = {
         _words(
             "abandon add_turns admit append cancel change_shards change_shared check claim_dead"
             " confirm delete discard drop_active drop_dead drop_schedule due_schedules enqueue"
-            " expire_leftovers expire_workers glance hand_over insert_tokens intend join list_dead"
-            " move_tick pause pause_queue place put_schedule rate_queue reap refit report_backlog"
-            " requeue_dead reschedule_active restore_active resume retire seal set_deadline"
-            " set_limit set_max_waiting set_priority set_rate set_shards set_share submit"
+            " expire_leftovers expire_workers glance hand_chosen hand_over insert_tokens intend"
+            " join join_chosen list_chosen list_dead move_tick pause pause_queue place"
+            " put_schedule rate_queue reap refit report_backlog requeue_dead reschedule_active"
+            " restore_active resume retire seal set_deadline set_limit set_max_waiting"
+            " set_priority set_rate set_shards set_share submit"
         ),
         _words(
             "cluster|info del exists get getbit getrange hexists hget hgetall hincrby hmget hscan"
@@ -139,7 +141,7 @@ ROLES = {
             *("why", "demand", "dead list", "doctor", "queue show", "schedule list"),
             *("flow list", "flow show", "top"),
         ),
-        _words("check due_schedules glance list_dead"),
+        _words("check due_schedules glance list_chosen list_dead"),
         _words(
             "cluster|info exists get getbit getrange hexists hget hgetall hmget hscan llen lpos"
             " lrange memory|usage pttl scan script|exists time xinfo|groups xlen xpending xrange"

@@ -738,6 +738,47 @@ def glance(keys: Sequence[bytes], *, queue: Arg, grace: Arg, now: Arg = "") -> C
     return _call("glance", keys, (now, queue, grace), GlanceReply.of)
 
 
+class HandChosenReply(Reply):
+    """A reply of hand_chosen."""
+
+    __slots__ = ()
+    script = "hand_chosen"
+    says = (
+        "ok tokens chunks | moved cursor tokens chunks | closed | cancelling summary | "
+        "ended summary | gone"
+    )
+    is_ok: bool
+    is_moved: bool
+    is_closed: bool
+    is_cancelling: bool
+    is_gone: bool
+    chunks: int
+    cursor: bytes
+
+
+def hand_chosen(
+    keys: Sequence[bytes],
+    *,
+    since: Arg,
+    upto: Arg,
+    open_ms: Arg,
+    width: Arg,
+    is_joined: Arg,
+    choices: Iterable[Arg] = (),
+    now: Arg = "",
+) -> Call[HandChosenReply]:
+    """
+    Adds what the results of another request choose for this open request, and moves the
+    cursor over them in the same call.
+    """
+    return _call(
+        "hand_chosen",
+        keys,
+        (now, since, upto, open_ms, width, is_joined, *choices),
+        HandChosenReply.of,
+    )
+
+
 class HandOverReply(Reply):
     """A reply of hand_over."""
 
@@ -931,6 +972,50 @@ def join(
     )
 
 
+class JoinChosenReply(Reply):
+    """A reply of join_chosen."""
+
+    __slots__ = ()
+    script = "join_chosen"
+    says = (
+        "ok tokens chunks made | moved cursor tokens chunks | closed | cancelling "
+        "summary | ended summary | gone"
+    )
+    is_ok: bool
+    is_moved: bool
+    is_closed: bool
+    is_cancelling: bool
+    is_gone: bool
+    chunks: int
+    made: int
+    cursor: bytes
+
+
+def join_chosen(
+    keys: Sequence[bytes],
+    *,
+    since: Arg,
+    upto: Arg,
+    open_ms: Arg,
+    width: Arg,
+    before: Arg,
+    between: Arg,
+    after: Arg,
+    parts: Iterable[Arg] = (),
+    now: Arg = "",
+) -> Call[JoinChosenReply]:
+    """
+    Hands results of children over to the open request that joins them, if each result of
+    the parent chose its own children.
+    """
+    return _call(
+        "join_chosen",
+        keys,
+        (now, since, upto, open_ms, width, before, between, after, *parts),
+        JoinChosenReply.of,
+    )
+
+
 class KeepServiceReply(Reply):
     """A reply of keep_service."""
 
@@ -982,6 +1067,14 @@ def land(
 ) -> Call[LandReply]:
     """Pushes a batch of numbered messages to the target list, each number once."""
     return _call("land", keys, (now, epoch, before, chain, *messages), LandReply.of)
+
+
+def list_chosen(keys: Sequence[bytes], *, after: Arg, count: Arg) -> Call[list[Any]]:
+    """
+    Returns the next entries of `out` of a request whose sub-requests were chosen, with the
+    origin of each of their results.
+    """
+    return _call("list_chosen", keys, (after, count), _plain)
 
 
 def list_dead(keys: Sequence[bytes], *, after: Arg, count: Arg) -> Call[list[Any]]:

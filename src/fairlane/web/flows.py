@@ -36,12 +36,15 @@ class StepRow(msgspec.Struct):
     """A step with the counts of its request. `sources` are the steps that feed it.
 
     The first step has none. A step that `is_compensating` gets the dead sub-requests of its source.
+    `gets` is input, results, dead, branch (the results that name it), chosen (children that
+    results chose), join, or merge.
     """
 
     step: str
     queue: str
     sources: list[str]
     is_compensating: bool
+    gets: str
     request: Progress
 
 
@@ -125,7 +128,7 @@ def _property(text: str) -> tuple[str, str]:
 def _flow(found: FlowProgress) -> FlowState:
     steps = [
         StepRow(
-            one.step, one.progress.queue, list(one.sources), one.is_compensating,
+            one.step, one.progress.queue, list(one.sources), one.is_compensating, one.gets,
             shown(one.progress, shows_by=False),
         )
         for one in found.steps

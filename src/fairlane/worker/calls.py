@@ -16,11 +16,12 @@ from fairlane.common import clock
 from fairlane.common.clock import retry_delay_ms
 from fairlane.common.fingerprint import CAUSE
 from fairlane.common.text import shortened
-from fairlane.errors import type_of
+from fairlane.errors import FairlaneError, InvalidArgument, type_of
 from fairlane.model import RESULT_HEAD, Entry, Slice, Verdict, result_head
+from fairlane.operations.chosen import Fan, Next
 from fairlane.worker import termination
 from fairlane.worker.errors import GiveBack, GivenBack, Reject, Retry, TimedOut, is_seconds
-from fairlane.worker.handlers import Context, Shape
+from fairlane.worker.handlers import Context, Shape, chosen
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -107,13 +108,19 @@ class OutcomeBuilder:
         self.is_over = False
 
     def add(self, entry: Entry, result: Any, ran_ns: int) -> None:
-        """Adds a result; a result that can't be stored is a failure of the handler."""
+        """Adds a result; a result that can't be stored is a failure of the handler.
+
+        What the flow does not declare, another attempt would hardly choose better: so it is dead.
+        """
         if self._limit_s and (late := self.late(ran_ns)):
             self.fail(entry, late)
             return
         try:
-            status, body = _stored(result)
-        except (TypeError, ValueError) as error:
+            status, body = _stored(result, self._taken.request_id)
+        except InvalidArgument as error:
+            self._settle(entry, "dead", 0, str(error))
+            return
+        except (TypeError, ValueError, FairlaneError) as error:
             self._settle(entry, "retry", None, str(error))
             return
         entry_id = entry[0]
@@ -253,8 +260,11 @@ class OutcomeBuilder:
 # ------------------------------------------------------------------ results
 
 
-def _stored(result: Any) -> tuple[bytes, bytes]:
-    """Returns a handler's result as (status, bytes). Raises TypeError or ValueError with a text."""
+def _stored(result: Any, request_id: str) -> tuple[bytes, bytes]:
+    """Returns a handler's result as (status, bytes).
+
+    Raises TypeError or ValueError with a text, and what `chosen` raises.
+    """
     if type(result) is bytes:
         status, body = b"d", result
     elif isinstance(result, str):
@@ -263,6 +273,8 @@ def _stored(result: Any) -> tuple[bytes, bytes]:
         return b"n", b""
     elif isinstance(result, (bytes, bytearray, memoryview)):
         status, body = b"d", bytes(result)
+    elif isinstance(result, (Next, Fan)):
+        return chosen(result, request_id)
     else:
         _refuse_awaitable(result)
         hint = "raise it instead" if isinstance(result, BaseException) else _EXPECTED

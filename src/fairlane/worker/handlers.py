@@ -29,7 +29,8 @@ from fairlane.common.text import as_json
 from fairlane.drivers.aio import AsyncDriver
 from fairlane.drivers.sync import SyncDriver
 from fairlane.errors import HandlerNotFound, InvalidArgument, type_of
-from fairlane.operations.hand_over import StepPlace, run_of
+from fairlane.operations.chosen import Choices, Fan, Next, packed
+from fairlane.operations.hand_over import StepPlace, read_choices, run_of
 from fairlane.operations.shared import forget_callers
 from fairlane.protocol.request_hash import read
 from fairlane.worker import termination
@@ -401,6 +402,7 @@ class _Connections:
         loops: MutableMapping[asyncio.AbstractEventLoop, AsyncDriver] = weakref.WeakKeyDictionary()
         self._loops = loops
         self.places: dict[str, StepPlace] = {}
+        self.choices: dict[str, tuple[StepPlace, Choices]] = {}
 
     def forget(self) -> None:
         """Leaves the drivers to the process that was forked."""
@@ -429,6 +431,37 @@ os.register_at_fork(after_in_child=_connections.forget)
 def connect_handlers(url: str) -> None:
     """Sets the Redis of the handlers of this process."""
     _connections.url = url
+
+
+def chosen(result: Next | Fan, request_id: str) -> tuple[bytes, bytes]:
+    """Returns a result that names the next step, or its children, as `out` has it.
+
+    It looks at Redis once for each step, and again before it refuses anything. Raises
+    InvalidArgument if the flow does not declare the choice, and RedisError.
+    """
+    found = _connections.choices.get(request_id)
+    if found is not None:
+        try:  # another flow may have the id by now
+            return _checked(result, *found)
+        except InvalidArgument:
+            pass
+    what = f"the handler returned {result!r}, and"
+    if not _connections.url:
+        raise InvalidArgument(f"{what} a call outside of a worker is no step of a flow")
+    found = _connections.blocking().run(read_choices(request_id))
+    if found is None:
+        raise InvalidArgument(
+            f"{what} request {request_id} is no step of a flow: return bytes, str or None"
+        )
+    if len(_connections.choices) >= _KNOWN_MOST:
+        _connections.choices.clear()
+    _connections.choices[request_id] = found
+    return _checked(result, *found)
+
+
+def _checked(result: Next | Fan, place: StepPlace, choices: Choices) -> tuple[bytes, bytes]:
+    choices.check(result, place.step, place.flow)
+    return packed(result, choices.steps)
 
 
 class FlowStep:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from fairlane.operations.flows import Child, Flow
+from fairlane.operations.flows import Branch, Child, Flow
 from fairlane.queue import Queue
 from tests.support.run.for_each import for_each
 
@@ -97,6 +97,32 @@ def test_children_and_their_join_are_drawn_with_what_the_steps_share(
     shown = json.loads(program("flow", "show", "c", "--json").out)
     assert shown["shared"] == {"user": {"id": 5, "name": "\x1b[31m"}}
     assert shown["steps"][3]["sources"] == ["discord", "twitter"]
+
+
+CHOICES = (
+    Flow("access")
+    .step("check")
+    .branches("reject", Branch("reward").children("discord", chosen=5).step("all"))
+    .step("end")
+)
+
+
+def test_branches_and_chosen_children_are_drawn(program: Program, redis_url: str, tmp_path: Path):
+    with Queue.from_url(redis_url) as queue:
+        queue.submit_flow(CHOICES, ["a"], id="c")
+    picture = tmp_path / "c.svg"
+    _, _, *rows = program("flow", "show", "c", "--svg", str(picture)).out.decode().splitlines()
+    assert [row.partition(" req ")[0].rstrip() for row in rows] == [
+        *("check", "├─ branch → reject", "├─ branch → reward", "│  └─ chosen → discord"),
+        *("│     └─ joins → all", "└─ merges → end"),
+    ]
+    for text in ("branch: reject", "chosen: discord", "joins: all", "merges: end"):
+        assert text in picture.read_text()
+    shown = json.loads(program("flow", "show", "c", "--json").out)
+    assert [one["gets"] for one in shown["steps"]] == [
+        *("input", "branch", "branch", "chosen", "join", "merge"),
+    ]
+    assert shown["steps"][4]["sources"] == ["discord"]
 
 
 def test_a_picture_that_cannot_be_written_is_refused(program: Program, submitted: Queue):

@@ -9,6 +9,7 @@ import redis
 
 from fairlane.errors import RedisFull, RedisUnreachable
 from fairlane.model import Slice, Verdict, result_head
+from fairlane.operations.chosen import Fan, Next, packed
 from fairlane.protocol.steps import Batch, Confirmed, Handle, Handled, Pop, Popped
 from fairlane.worker.calls import Outcome
 from tests.explore.machinery.world import Refused
@@ -16,6 +17,9 @@ from tests.explore.machinery.world import Refused
 if TYPE_CHECKING:
     from fairlane.protocol.steps import Operation
     from fairlane.worker.unit import Lease, LeaseBatch
+
+
+NAMES, FANS = "n", "f"  # requests whose results name a step, or choose children
 
 
 class Chunk(tuple[bytes, ...]):
@@ -96,6 +100,18 @@ def _delivered(step: Any, reply: Any) -> Any:
     return Popped(lane, [*found])
 
 
+def result_of(request_id: str, index: int) -> tuple[bytes, bytes]:
+    """Returns the status and the bytes of a result: those of two requests choose something.
+
+    Those of NAMES name `x` and `y` in turn, and those of FANS have three children.
+    """
+    if request_id == NAMES:
+        return packed(Next("xy"[index % 2], b"%d" % index), ())
+    if request_id == FANS:
+        return packed(Fan([Next("x", b"0"), Next("y", b"1"), Next("x", b"2")]), ())
+    return b"d", b""
+
+
 def handled(taken: Slice, position: int, how: str) -> Outcome:
     """Yields what a handler may make of a slice: all done, the first failed, or only one done."""
     entries = taken.entries[position:]
@@ -118,7 +134,8 @@ def handled(taken: Slice, position: int, how: str) -> Outcome:
             break
         else:
             outcome.ids.append(entry_id)
-            outcome.results += [result_head(index, b"d", taken.attempt, 0, 0), b""]
+            status, body = result_of(taken.request_id, int(index))
+            outcome.results += [result_head(index, status, taken.attempt, 0, 0), body]
     return outcome
 
 

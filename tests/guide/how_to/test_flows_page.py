@@ -42,6 +42,7 @@ def test_the_page_runs(redis_url: str, tmp_path: Path):
     assert all(line in page for line in drawn)
     assert len(drawn) == 9
     assert "<svg" in (tmp_path / "wednesday.svg").read_text()
+    shown = _check_choices(shown, page)
     first, second = shown[7].splitlines()
     assert first == "{'id': 1985} none"
     assert second == "8 True {'checked': 2, 'guild': {'id': 62}, 'rewards': 8}"
@@ -49,3 +50,31 @@ def test_the_page_runs(redis_url: str, tmp_path: Path):
     assert "6 ['text of tuesday', 2]" in shown[10].splitlines()
     assert "words: [3, 'monday'] two: [2, 'bc']" in shown[11].splitlines()
     assert shown[12].splitlines() == ["done", "user 1 checked mailed"]
+
+
+def _check_choices(shown: list[str], page: str) -> list[str]:
+    """Checks the three blocks on branches and on chosen children; returns the other ones."""
+    routed, fanned, asked = shown[7:10]
+    state, *lines = routed.splitlines()
+    assert state == "done"
+    assert sorted(lines[:3]) == [
+        *("user 1, member, end", "user 2, member, end", "user 3, audit, file, end"),
+    ]
+    assert all(line in page for line in lines[3:])
+    assert len(lines) == 10
+    state, *lines = fanned.splitlines()
+    assert state == "done"
+    joined = '["discord 0 is done","twitter 1 is done","discord 2 is done"]'
+    assert sorted(lines[:2]) == sorted([joined, "[]"])
+    assert joined in page
+    assert all(line in page for line in lines[2:])
+    assert len(lines) == 8
+    state, *lines, last = asked.splitlines()
+    assert state == "done"
+    checked = [line for line in lines if line.startswith("checked")]
+    assert [line.endswith('"access": true}') for line in checked] == [True, True, False]
+    results = sorted(line for line in lines if line.startswith("result"))
+    assert results[0] == 'result {"given": [], "failed": 0}'
+    assert '"role": 2, "success": true}], "failed": 1}' in results[1]
+    assert last == "{'members': 2} ['join-1985']"
+    return shown[:7] + shown[10:]

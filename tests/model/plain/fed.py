@@ -19,6 +19,7 @@ class Parts:
     def __init__(self) -> None:
         self.waiting: dict[int, dict[int, bytes]] = {}  # index -> child -> part
         self.made: list[int] = []  # the indexes of the bodies, each once
+        self.passed: list[int] = []  # of results that might have chosen the request
 
     def add(self, width: int, child: int, index: int, part: bytes) -> list[bytes]:
         """Returns the parts of a body if this is its last one; a later part changes nothing."""
@@ -65,6 +66,24 @@ def hand_over(
     return _add(request, now, reply, upto, open_ms, new)
 
 
+def hand_chosen(
+    request: Request, now: int, reply: Reply, *, since: str, upto: str, open_ms: int, width: int,
+    is_joined: str, choices: list[bytes],
+) -> list[Token]:  # fmt: skip
+    """Adds what results choose for the request, and counts each result that was passed, once."""
+    if (refused := _refused(request, now, reply, since)) is not None:
+        return refused
+    agree((width, is_joined), (1, "0"), "a branch")
+    new = []
+    for name, body in zip(choices[::2], choices[1::2], strict=True):
+        index, colon, _ = name.partition(b":")
+        known = request.parts.made if colon else request.parts.passed
+        if int(index) not in known:
+            known.append(int(index))
+            new += [body] if colon else []
+    return _add(request, now, reply, upto, open_ms, new)
+
+
 def join(
     request: Request, now: int, reply: Reply, *, since: str, upto: str, open_ms: int, width: int,
     before: bytes, between: bytes, after: bytes, parts: list[bytes],
@@ -108,4 +127,8 @@ def _add(
     return tokens
 
 
-FED: dict[str, Callable[..., list[Token]]] = {"hand_over": hand_over, "join": join}
+FED: dict[str, Callable[..., list[Token]]] = {
+    "hand_over": hand_over,
+    "hand_chosen": hand_chosen,
+    "join": join,
+}

@@ -6,7 +6,7 @@ from collections import deque
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from fairlane.operations.hand_over import DEAD, DONE, JOINING, hand_over
+from fairlane.operations.hand_over import BRANCH, DEAD, DONE, JOINING, Feed, hand_over
 from fairlane.operations.schedules import drop_schedule, fire
 from fairlane.protocol import keys
 from tests.model.plain.book import DAY_MS, QUEUE, Book, Logged
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 IDS = ("a", "b", "c")
 T0 = 1_700_000_000_000
-STATUS = {DONE: "d", DEAD: "x"}  # of a result that feeds a request
+STATUS = {DONE: "d", BRANCH: "d", DEAD: "x"}  # of a result that feeds a request
 KEEP_LOGGED_MS = 25 * 3_600_000
 BUCKET = keys.bucket(f"queue/{QUEUE}")
 DISPATCH = {
@@ -123,7 +123,7 @@ class Player:
             names = (*names, keys.unique_ids(request_id))
             if "bodies" in given:  # the history and the model keep them without their ids
                 words = words | {"bodies": with_ids(given["bodies"])}
-        if name == "join":
+        if name in {"join", "hand_chosen"}:
             names = (*names, keys.of_flow(request_id), keys.fed(request_id))
         elif name == "hand_over":
             names = (*names, keys.fed(request_id))
@@ -578,6 +578,10 @@ class Player:
         else:
             ended = [result for group in first.results for result in group]
             expected = sorted(one.number for one in ended if one.status == STATUS[kind])
+            if kind == BRANCH:
+                agree(sorted(request.parts.passed), expected, f"what {name} has passed")
+                feed = Feed.parse(request.options.feeds)
+                expected = expected if feed and feed.choices.default else []
         agree(made, expected, f"what {name} is fed with, each once")
 
     def _compare_log(self) -> None:

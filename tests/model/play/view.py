@@ -100,6 +100,7 @@ def _compare_hash(request: Request, values: dict[str, str]) -> None:
         "left_out": request.keys.left_out,
         "turn": request.turn,
         "handed": request.handed,
+        "passed": len(request.parts.passed),
     }
     words = {"state", "queue", "chain", "reason", "turn", "handed"}
     found = {

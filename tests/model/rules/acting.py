@@ -19,7 +19,16 @@ if TYPE_CHECKING:
 
 WHOLE = ("intent", "open_ms", "over", "chunks", "width")  # arguments that are numbers
 BYTES = ("before", "between", "after")
-OF_REQUESTS = ("enqueue", "cancel", "seal", "join", "hand_over", "confirm", "list_dead")
+OF_REQUESTS = (
+    "enqueue",
+    "cancel",
+    "seal",
+    "join",
+    "hand_over",
+    "hand_chosen",
+    "confirm",
+    "list_dead",
+)
 MADE = (b"ok", b"ended")  # the replies of a request that was not there
 DISPATCHED = ("insert_tokens", "add_turns")
 

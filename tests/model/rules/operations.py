@@ -9,8 +9,9 @@ from hypothesis.stateful import precondition
 
 from fairlane.errors import RequestExists, ScheduleNotFound
 from fairlane.operations import schedules
+from fairlane.operations.chosen import Choices
 from fairlane.operations.create import Digest, NewRequest, RequestKept, create_one
-from fairlane.operations.hand_over import DONE, GATHER, JOIN, Feed, Wrap, hand_over
+from fairlane.operations.hand_over import BRANCH, DONE, GATHER, JOIN, Feed, Wrap, hand_over
 from fairlane.operations.schedules import define, fire
 from fairlane.options import Policy
 from tests.model.plain.book import QUEUE
@@ -108,7 +109,7 @@ class Operations(Base):
     @step(
         n=which,
         size=st.sampled_from((2, 1, 4, 3)),
-        kind=st.sampled_from((JOIN, JOIN, GATHER, DONE)),
+        kind=st.sampled_from((JOIN, JOIN, GATHER, DONE, BRANCH)),
         bound=st.booleans(),
     )
     def begin_flow(self, n: int, size: int, kind: str, bound: bool) -> None:
@@ -119,8 +120,11 @@ class Operations(Base):
             return
         sources, width = (sources, 2) if kind == JOIN else (sources[:1], 1 + (kind == GATHER))
         stops = tuple(bound for _ in sources)
-        feed = Feed(kind, sources, stops, WRAP, "", width)
-        self.submit_one(f"{run}3", Options(extras=f"feed={feed.text}"), 0, 2 * HOUR)
+        # No result of the model names a step: all go to the branch if it is the default, or none.
+        choices = Choices(("x", "y"), "x" if n % 2 else "") if kind == BRANCH else Choices()
+        feed = Feed(kind, sources, stops, WRAP, "", width, choices)
+        extras = f"feed={feed.text}" + ("\nflow=f 3 3 x" if kind == BRANCH else "")
+        self.submit_one(f"{run}3", Options(extras=extras), 0, 2 * HOUR)
         for name in sources:
             chosen = Options(priority=3 + n % 3, attempts=1 + n % 2)
             self.submit_one(name, chosen, size * (1 + (kind == GATHER)), 0)

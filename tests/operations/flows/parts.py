@@ -4,19 +4,24 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from fairlane.operations import change
+from fairlane.model import Verdict, result_head
+from fairlane.operations import change, lease, tokens
+from fairlane.operations.chosen import Fan, Next, packed
 from fairlane.operations.flows import flow_progress, flow_state, submit_flow
-from fairlane.operations.hand_over import hand_over
+from fairlane.operations.hand_over import StepPlace, hand_over, read_choices
 from fairlane.protocol import keys
 from tests.support.operations.lost_replies import settle, slice_of_a_token, take
-from tests.support.scripts.requests import numbered, once
+from tests.support.scripts.requests import insert, numbered, once
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from fairlane.drivers.sync import SyncDriver
+    from fairlane.model import Slice
     from fairlane.operations.flows import Flow
 
 FIRST, SECOND, THIRD, FOURTH = "r.1", "r.2", "r.3", "r.4"
-EVERY = (SECOND, THIRD, FOURTH, "r.5")
+EVERY = (SECOND, THIRD, FOURTH, *(f"r.{number}" for number in range(5, 11)))
 
 
 class Plain:
@@ -34,6 +39,12 @@ def start(driver: Any, flow: Flow, count: int = 4) -> None:
     driver.run(submit_flow(steps), iter([numbered(count)]))
 
 
+def start_digits(driver: Any, flow: Flow, count: int = 4) -> None:
+    """Submits a flow whose bodies are 0, 1, and so on."""
+    steps = flow.plan("req", "r", {"user_id": 5})
+    driver.run(submit_flow(steps), iter([[b"%d" % one for one in range(count)]]))
+
+
 def work(driver: Any, *verdicts: str) -> None:
     """Settles one sub-request for each verdict: "" = it is done."""
     for verdict in verdicts:
@@ -44,6 +55,55 @@ def drain(driver: Any) -> None:
     """Works until no token is left."""
     while (held := slice_of_a_token(driver, 1000)) is not None:
         settle(driver, held)
+
+
+class Dead(Exception):
+    """Raised by a handler of a test: its sub-request is dead."""
+
+
+def work_by(driver: Any, handler: Callable[[str, bytes], Any], most: int = 1000) -> int:
+    """Settles what waits with what a handler returns for a step and a body; returns how many."""
+    count = 0
+    while count < most and (held := slice_of_a_token(driver, 1)) is not None:
+        settle_by(driver, held, handler)
+        count += 1
+    return count
+
+
+def settle_by(driver: Any, held: Slice, handler: Callable[[str, bytes], Any]) -> None:
+    """Settles one sub-request with what a handler returns, checked as a worker checks it."""
+    ((entry_id, (_, body)),) = held.entries
+    index = entry_id.rpartition(b"-")[2]
+    place = StepPlace.parse(driver.client.hget(keys.request_hash(held.request_id), "flow").decode())
+    assert place is not None
+    try:
+        result = handler(place.step, body)
+    except Dead:
+        head = result_head(index, b"x", 1, 0, 0)
+        call = lease.complete(held, [], [], [Verdict(entry_id, "dead", 0, head, "why")], keep=False)
+    else:
+        status, data = (b"n", b"") if result is None else (b"d", result)
+        if isinstance(result, (Next, Fan)):
+            found = driver.run(read_choices(held.request_id))
+            found[1].check(result, place.step, place.flow)
+            status, data = packed(result, found[1].steps)
+        head = result_head(index, status, held.attempt, 0, 0)
+        call = lease.complete(held, [entry_id], [head, data], [], keep=False)
+    reply = driver.do(call)
+    if reply[0] == b"ended":
+        driver.do(tokens.retire("req", held.request_id, reply[1]))
+    else:
+        insert(driver, "req", held.request_id, reply[-1])
+
+
+def work_off_by(driver: Any, handler: Callable[[str, bytes], Any]) -> str:
+    """Hands over and works until nothing waits; returns the state of the run."""
+    for _ in range(30):
+        work_by(driver, handler)
+        if (state := driver.run(flow_state("r"))) != "active":
+            return str(state)
+        feed_all(driver)
+    raise AssertionError("it does not end")
 
 
 def work_off(driver: Any, request_id: str = "r") -> None:

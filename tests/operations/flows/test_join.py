@@ -10,6 +10,7 @@ import pytest
 from fairlane import settings
 from fairlane.operations import change, dead_letters
 from fairlane.operations import hand_over as pages
+from fairlane.operations.chosen import as_json
 from fairlane.operations.flows import Child, Flow, flow_state
 from fairlane.operations.hand_over import hand_over
 from fairlane.protocol import keys
@@ -287,4 +288,4 @@ def test_results_that_are_left_over_cancel_a_flow_that_gathers(plain: Any, queue
     ],
 )
 def test_a_result_is_text_or_base64_in_the_array(body: bytes, value: Any):
-    assert json.loads(pages.as_json(body)) == value
+    assert json.loads(as_json(body)) == value

@@ -25,6 +25,7 @@ FREE = {  # what a library takes from the script that includes it, which all of 
     "lib/exchange.lua": QUEUE | TENANTS | UNIT | {"KEYS", "select_request"},
     "lib/create.lua": {"active", "conf"},
     "lib/flows.lua": {"handed", "joins"},
+    "lib/chosen.lua": {"handed", "joins"},
 }
 HEADER = "lib/request_keys.lua"  # these declare the keys of a request
 LIBRARIES = sorted({f"lib/{path.name}" for path in (ROOT / "lib").glob("*.lua")} - {HEADER})

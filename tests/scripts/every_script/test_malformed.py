@@ -91,6 +91,8 @@ MALFORMED: list[tuple[str, str, list[dict[str, Any]]]] = [
     ("heartbeat", "BADARGUMENT", [{"ttl": "x"}, {"lock_ms": "x"}, {"taken_ttl": ""}]),
     ("intend", "BADARGUMENT", [{"grace": "long"}, {"above": "high"}]),
     ("intend", "BADARGUMENT", each("ids", [], [f"r{i}" for i in range(401)])),
+    ("list_chosen", "BADCOUNT", each("count", 0, 1001, "")),
+    ("list_chosen", "BADARGUMENT", each("after", "", "x", "-", "1")),
     ("list_dead", "dead entr", each("count", 0, 1001, "")),
     ("list_dead", "dead entr", each("after", "x", "-", "1")),
     ("move_tick", "BADARGUMENT", [{"expected": "x"}, {"tick": "soon"}]),

@@ -40,10 +40,10 @@ GROWING = {
     *("admit", "append", "append_partition", "append_staged", "append_unique", "claim_dead"),
     *("enqueue", "fan_out", "intend", "keep_service", "land", "pin_manifest", "place"),
     *("publish", "push_shortest", "put_schedule", "requeue_dead", "stage", "submit", "subscribe"),
-    *("hand_over", "join", "change_shared"),
+    *("hand_over", "join", "hand_chosen", "join_chosen", "change_shared"),
 }
 APART = {"read_heads", "stage", "unstage"}  # they have nothing to do with the request itself
-READING = {"check", "due_schedules", "glance", "list_dead", "read_heads"}
+READING = {"check", "due_schedules", "glance", "list_chosen", "list_dead", "read_heads"}
 ALL_KEYS = {"DEL", "EXISTS", "UNLINK"}
 NO_KEY = {"PUBLISH", "TIME"}  # a channel is no key
 

@@ -174,7 +174,7 @@ def test_a_key_of_another_kind_is_an_error_and_nothing_is_written(fed: Lane):
         {"upto": "1-0,1-0 "},
         {"upto": "1-0,x1-0"},
         {"upto": "1-0,-1-0"},
-        {"since": "0-0," * 20 + "0-0", "upto": "0-0," * 20 + "0-0"},
+        {"since": "0-0," * 50 + "0-0", "upto": "0-0," * 50 + "0-0"},
         {"open_ms": ""},
         {"width": ""},
         {"width": 0},

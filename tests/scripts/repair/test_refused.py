@@ -409,9 +409,22 @@ def put_together(lane: Lane) -> Any:
     return lane.call("join", names, parts=[b"1:0", b"a", b"2:0", b"b"], **given)
 
 
+def chosen(lane: Lane) -> Any:
+    names = (*lane.names, keys.of_flow(lane.id), keys.fed(lane.id))
+    given = {"since": "0-0", "upto": "7-0", "open_ms": HOUR, "width": 2, "is_joined": "1"}
+    return lane.call("hand_chosen", names, choices=[b"0:0", b"a", b"0", b"", b"1", b""], **given)
+
+
+def chosen_put_together(lane: Lane) -> Any:
+    names = (*lane.names, keys.of_flow(lane.id), keys.fed(lane.id))
+    wrap = {"before": "[", "between": ",", "after": "]"}
+    given = {"since": "0-0,0-0", "upto": "7-0,7-0", "open_ms": HOUR, "width": 2} | wrap
+    return lane.call("join_chosen", names, parts=[b"0:0", b"1", b"1:0", b"a"], **given)
+
+
 @ON_SINGLE
 @pytest.mark.any_command
-@pytest.mark.parametrize("hand", [handed_over, put_together])
+@pytest.mark.parametrize("hand", [handed_over, put_together, chosen, chosen_put_together])
 def test_bodies_whose_indexes_cannot_be_kept_are_not_added(
     hand: Callable[[Lane], Any], guard: Guard, redis_client: redis.Redis
 ):

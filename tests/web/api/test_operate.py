@@ -263,6 +263,7 @@ def test_flows_are_found_and_shown(serving: Serving, redis_url: str):
         assert (found["id"], found["state"]) == ("run1", "active")
         steps = [(one["step"], one["sources"], one["request"]["total"]) for one in found["steps"]]
         assert steps == [("fetch", [], 2), ("store", ["fetch"], 0)]
+        assert [one["gets"] for one in found["steps"]] == ["input", "results"]
         assert serving.curl("/v1/flows/run1").json == found
         assert serving.curl("/v1/flows?property=city%3DKiel").json == {"flows": [], "after": None}
         for name in ("most", "self", "flow"):  # also words of the library

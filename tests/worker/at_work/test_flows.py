@@ -118,3 +118,151 @@ def test_a_request_that_is_no_step_shares_nothing(queue: Queue, workers: Workers
     for name in ("alone", "alone.1"):
         (dead,) = queue.request(name).dead()
         assert f"request {name} is no step of a flow" in dead.error
+
+
+ROUTED = Flow("f").step("route").branches("even", "odd").step("end")
+CHOSEN = Flow("f").step("fan").children("a", "b", chosen=3).step("end")
+
+
+def totals(queue: Queue) -> list[int]:
+    return [one.progress.total for one in queue.driver.run(flow_progress("f")).steps]
+
+
+@pytest.mark.parametrize("handler", ["choose", "choose_async", "choose_batch"])
+def test_results_choose_branches_and_children(queue: Queue, workers: Workers, handler: str):
+    start(queue, ROUTED, 5)
+    queue.driver.run(submit_flow(CHOSEN.plan("req", "g", {})), iter([numbered(4)]))
+    workers.start(handler)
+    wait_until(lambda: queue.driver.run(flow_state("f")) == "done", SOON_S)
+    wait_until(lambda: queue.driver.run(flow_state("g")) == "done", SOON_S)
+    assert totals(queue) == [5, 3, 2, 5]
+    assert sorted(one.body or b"" for one in queue.request("f.4").results()) == numbered(5)
+    found = sorted((one.body or b"" for one in queue.request("g.4").results()), key=len)
+    wanted = [b"[]", b'["b1.0"]', b'["b2.0","b2.1"]', b'["b3.0","b3.1","b3.2"]']
+    assert found == wanted
+
+
+@pytest.mark.rest
+@ON_SINGLE
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("flow", "wanted"), [(ROUTED, [1_000, 500, 500, 1_000]), (CHOSEN, [1_000, 1_000, 500, 1_000])]
+)
+def test_what_results_choose_is_there_once_though_workers_are_killed(
+    queue: Queue, workers: Workers, flow: Flow, wanted: list[int]
+):
+    start(queue, flow, 1_000)
+    for least in (100, 900, 1_500, 2_200):
+        worker = workers.start("choose_noted")
+        wait_settled(queue, least)
+        worker.send(signal.SIGKILL)
+        worker.process.wait()
+    workers.start("choose_noted")
+    wait_until(lambda: queue.driver.run(flow_state("f")) == "done", 2 * SOON_S)
+    assert totals(queue) == wanted
+    for one in queue.driver.run(flow_progress("f")).steps:
+        check_settled_once(queue.request(one.progress.id))
+
+
+@ON_SINGLE
+@pytest.mark.parametrize(
+    ("flow", "body", "sentence"),
+    [
+        (
+            ROUTED,
+            "eve",
+            (
+                "step route of flow f returned Next('eve'), and its branches are even, odd: "
+                "did you mean even?"
+            ),
+        ),
+        (
+            ROUTED,
+            "x",
+            (
+                "step route of flow f returned Next('x'), and its branches are even, odd: "
+                "name one of these"
+            ),
+        ),
+        (
+            ROUTED,
+            "fan",
+            (
+                "step route of flow f returned Fan of 1 child, and its results choose no "
+                "children: declare them with children(..., chosen=10), and a step that "
+                "joins them"
+            ),
+        ),
+        (ROUTED, "number", "Next has a body that is an int: bytes, str or None is expected"),
+        (ROUTED, "large", "the body of Next has 1,048,577 bytes: the most is 1,048,576"),
+        (
+            THREE_STEPS,
+            "two",
+            (
+                "step one of flow access returned Next('two'), and has no branches: "
+                "declare them with branches(...)"
+            ),
+        ),
+        (
+            CHOSEN,
+            "a",
+            (
+                "step fan of flow f returned Next('a'), and has no branches: declare them "
+                "with branches(...)"
+            ),
+        ),
+        (
+            CHOSEN,
+            "101",
+            (
+                "step fan of flow f returned Fan of more than 100 children, and the most "
+                "are 3: choose fewer"
+            ),
+        ),
+        (
+            CHOSEN,
+            "10001",
+            (
+                "step fan of flow f returned Fan of more than 100 children, and the most "
+                "are 3: choose fewer"
+            ),
+        ),
+        (
+            CHOSEN,
+            "alone",
+            (
+                "step fan of flow f returned Fan of 2 children with a body alone, and its "
+                "children are a, b: write Next('a', body)"
+            ),
+        ),
+        (
+            CHOSEN,
+            "other child",
+            (
+                "step fan of flow f returned Fan of 1 child with Next('other'), and "
+                "its children are a, b: name one of these"
+            ),
+        ),
+    ],
+)
+def test_a_choice_that_the_flow_does_not_declare_is_dead_with_one_sentence(
+    queue: Queue, workers: Workers, flow: Flow, body: str, sentence: str
+):
+    steps = flow.plan("req", "f", {})
+    queue.driver.run(submit_flow(steps), iter([[body.encode()]]))
+    workers.start("choose_wrongly")
+    wait_until(lambda: queue.driver.run(flow_state("f")) == "done", SOON_S)
+    (dead,) = queue.request("f.1").dead()
+    assert (dead.error, dead.attempt) == (sentence, 1)
+    assert totals(queue)[1:] == [0] * (len(steps) - 1)
+
+
+@ON_SINGLE
+def test_a_choice_outside_of_a_flow_is_dead_with_one_sentence(queue: Queue, workers: Workers):
+    queue.submit_request(["even", "fan"], id="alone")
+    workers.run("choose_wrongly")
+    end = "and request alone is no step of a flow: return bytes, str or None"
+    assert {one.error for one in queue.request("alone").dead()} == {
+        f"the handler returned Next('even'), {end}",
+        f"the handler returned Fan of 1, {end}",
+    }

@@ -27,6 +27,14 @@ if TYPE_CHECKING:
     from fairlane.cli.output import Cell
     from fairlane.records import FlowProgress, StepProgress
 
+# What a step gets of the ones before it; most get their results, and need no word.
+_WORDS = {
+    "dead": "dead",
+    "branch": "branch",
+    "chosen": "chosen",
+    "join": "joins",
+    "merge": "merges",
+}
 _HEAD = ("RUN", "FLOW", "STATE", "STEPS", "DONE", "DEAD")
 
 
@@ -119,11 +127,15 @@ def _drawn(found: FlowProgress) -> list[tuple[Cell, ...]]:
     while todo:
         depth, one = todo.pop()
         drawn.append((depth, one))
-        # The compensation comes first; the last one that is added is drawn first. A join comes
-        # after the last child, as deep as the children.
+        # The compensation comes first; the last one that is added is drawn first. What joins or
+        # merges others comes after the last of them, as deep as the one that is least deep.
         fed = [each for each in found.steps if each.sources[-1:] == (one.step,)]
         fed.sort(key=lambda each: (each.is_compensating, -found.steps.index(each)))
-        todo += [(depth + (len(each.sources) == 1), each) for each in fed]
+        deep = {each.step: depth for depth, each in drawn}
+        todo += [
+            (min(deep.get(name, depth) for name in each.sources) + (len(each.sources) == 1), each)
+            for each in fed
+        ]
     depths = [depth for depth, _ in drawn]
     return [
         (
@@ -148,9 +160,8 @@ def _branch(depths: list[int], place: int) -> str:
 
 
 def _name(one: StepProgress) -> str:
-    if one.is_compensating:
-        return f"dead → {one.step}"
-    return f"joins → {one.step}" if len(one.sources) > 1 else one.step
+    word = _WORDS.get(one.gets, "")
+    return f"{word} → {one.step}" if word else one.step
 
 
 def _row(found: FlowProgress) -> tuple[Cell, ...]:
@@ -188,6 +199,7 @@ def _fields(found: FlowProgress) -> dict[str, Any]:
                 "state": one.progress.state,
                 "sources": list(one.sources),
                 "is_compensating": one.is_compensating,
+                "gets": one.gets,
                 "total": one.progress.total,
                 "done": one.progress.done,
                 "dead": one.progress.dead,

@@ -19,6 +19,7 @@ from fairlane.drivers.sync import SyncDriver
 from fairlane.errors import InvalidArgument, RequestLost, RequestNotFound
 from fairlane.operations import completion as completion_log
 from fairlane.operations import request_state
+from fairlane.operations.chosen import FAN, NEXT, shown_body
 from fairlane.operations.completion import ERROR_DROPPED, error_texts
 from fairlane.operations.dead_letters import page_size
 from fairlane.protocol import keys
@@ -62,6 +63,7 @@ if TYPE_CHECKING:
 
 IN_BODY = frozenset({"result", "error"})  # the columns that need a body
 _FIRST = 4  # entries of the first page
+_CHOOSING = (NEXT.decode(), FAN.decode())  # statuses of results that a flow reads
 _INDEX, _STATUS, _ATTEMPT, _WAITED, _RAN = range(5)  # of a head: model.result_head
 
 
@@ -184,6 +186,11 @@ def columns(
     parts = pc.split_pattern(pa.array(heads, type=pa.binary()).cast(pa.string()), ":")
     status = pc.list_element(parts, _STATUS)
     is_dead = pc.equal(status, "x")
+    if pc.any(pc.is_in(status, pa.array(_CHOOSING))).as_py():  # a step of a flow named the next one
+        bodies = [
+            (shown_body(one.encode(), body) or b"") if one in _CHOOSING else body
+            for one, body in zip(status.to_pylist(), bodies, strict=True)
+        ]
     ran_us = _whole(parts, _RAN)
     waited_ms = _whole(parts, _WAITED)
     owner = pa.array([at for at, size in enumerate(sizes) for _ in range(size)], type=pa.int64())
@@ -197,7 +204,9 @@ def columns(
         "index": _whole(parts, _INDEX),
         "status": pc.if_else(is_dead, "dead", "done"),
         "result": pc.if_else(
-            pc.equal(status, "d"), pa.array(bodies, type=pa.binary()), pa.scalar(None, pa.binary())
+            pc.is_in(status, pa.array(("d", *_CHOOSING))),
+            pa.array(bodies, type=pa.binary()),
+            pa.scalar(None, pa.binary()),
         ),
         "attempt": _whole(parts, _ATTEMPT),
         "worker": workers.take(owner),

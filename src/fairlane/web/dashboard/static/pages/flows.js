@@ -72,7 +72,15 @@ function columns(steps) {
 
 function step(one) {
   const { request, sources } = one;
-  const role = one.is_compensating ? `undoes what failed in ${sources[0]}` : sources.length > 1 ? `joins ${sources.join(", ")}` : sources.length > 0 && `gets the results of ${sources[0]}`;
+  const names = sources.join(", ");
+  const role = {
+    dead: `undoes what failed in ${names}`,
+    branch: `gets the results of ${names} that name it`,
+    chosen: `runs children that results of ${names} chose`,
+    join: `joins ${names}`,
+    merge: `gets the results of ${names}`,
+    results: `gets the results of ${names}`,
+  }[one.gets];
   return el("a", { class: one.is_compensating ? "step undo" : "step", href: requestHref(request.id) },
     el("span", { class: "row spread" }, el("b", {}, one.is_compensating && [icon("again"), " "], one.step), badge(stateOf(request))),
     meter(request),
