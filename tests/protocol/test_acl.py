@@ -81,7 +81,7 @@ PARTS |= {
     for name in ("submit", "collect", "archive", "report_backlog", "stop")
 }
 # These use no Redis, or only their own.
-OPEN_TO_ALL = {"acl", "server", "completion", "token"}
+OPEN_TO_ALL = {"acl", "server", "completion", "token", "report"}
 SEVERAL_ROLES = {"serve"}  # it runs as producer+worker+maintenance+server
 
 
