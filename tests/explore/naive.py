@@ -88,6 +88,7 @@ class Taken(NamedTuple):
     fence: bytes
     entries: tuple[tuple[bytes, Any], ...]
     attempt: int = 1
+    request_id: str = "r"
 
 
 async def submit(count: int, limit: int) -> int:

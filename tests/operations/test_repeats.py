@@ -33,6 +33,7 @@ from fairlane.operations import (
 from fairlane.operations import schedules as change_schedule
 from fairlane.operations import take as pull
 from fairlane.operations.change import Change, apply, select, select_ids
+from fairlane.operations.chosen import Fan, packed
 from fairlane.operations.doctor import Walk
 from fairlane.operations.find import RequestFilter
 from fairlane.operations.flows import Flow, flow_state, submit_flow
@@ -574,6 +575,21 @@ def joins_children(driver: Any) -> None:
     assert driver.run(read_shared("f")) == {"count": 2, "key": 1}
 
 
+def chooses_children(driver: Any) -> None:
+    """Runs a step whose results choose none, one and two children, and a step that joins these."""
+    flow = Flow("f").step("one", limit=3).children("a", chosen=2).step("end")
+    steps = flow.plan("req", "f", {})
+    driver.run(submit_flow(steps), iter([numbered(3)]))
+    while driver.run(flow_state("f")) == "active":
+        while (held := slice_of_a_token(driver, 1)) is not None:
+            index = int(held.entries[0][0].rpartition(b"-")[2])
+            fan = Fan([b"child"] * index) if held.request_id == "f.1" else None
+            settle(driver, held, chosen=packed(fan, ("a",)) if fan is not None else None)
+        for step in steps[1:]:
+            driver.run(hand_over(step.id))
+        heal(driver)
+
+
 SCENARIOS: list[Scenario] = [
     submits, submits_in_three_steps, submits_nothing, submits_a_stream, submits_twice,
     submits_many, submits_bounded, is_refused_by_the_bound, takes_back_a_stream,
@@ -584,11 +600,11 @@ SCENARIOS: list[Scenario] = [
     balances, publishes, places, pauses_the_queue, spreads, requeues, requeues_after_the_end,
     drops_the_dead, limits_the_queue,
     checks_everything, tidies, rolls, joins, recurs, changes_many, deletes, pulls, flows,
-    joins_children,
+    joins_children, chooses_children,
 ]  # fmt: skip
 LONG = {  # of many steps
     begins_a_new_life, recurs, takes_turns, is_refused_by_the_bound, changes_many, pulls, joins,
-    flows, joins_children, checks_everything,
+    flows, joins_children, chooses_children, checks_everything,
 }  # fmt: skip
 PLAYED = [pytest.param(one, marks=pytest.mark.rest if one in LONG else ()) for one in SCENARIOS]
 
@@ -619,7 +635,7 @@ WRITES_AGAIN = {
     "take_turns": "the next tokens are taken, and the auditor mints those that were lost",
 }
 # Not repeated: reads; confirm (below); what is sent once.
-APART = {"check", "confirm", "due_schedules", "list_dead", "read_heads"}
+APART = {"check", "confirm", "due_schedules", "list_chosen", "list_dead", "read_heads"}
 
 
 @ON_SINGLE

@@ -106,5 +106,5 @@ def test_a_worker_reports_its_pace_and_why_uses_it(queue: Queue, workers: Worker
     wait_until(lambda: per_s() > 0)
     delayed = queue.submit_request([b"x"], delay=3600)
     found = delayed.why().estimate
-    assert (found.units, found.per_s > 0, found.why_not) == (3, True, "")
+    assert (found.units, found.per_s > 0, found.why_not) == (3, True, None)
     delayed.cancel()

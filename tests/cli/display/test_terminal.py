@@ -100,6 +100,7 @@ ELSEWHERE = {
     "token": "it prints names that were checked, and has no Redis",
     "top": "its view is tested with such texts in tests/cli/top",
     "server": "it prints what the embedded server reports, and no data",
+    "report": "it prints numbers and the path of its page, and has no Redis",
     "spark": "its commands print through the same function, and need Spark",
 }
 

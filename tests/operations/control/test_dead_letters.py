@@ -112,7 +112,7 @@ def test_failures_alike_are_one_group(queue: Queue):
     first, second = queue.driver.run(group_dead("r1"))
     assert (first.count, first.reason, first.indexes) == (19, "rejected", [0, 1, 2, 3, 4])
     assert (first.headline, first.where) == ("ValueError: bad port 0", "port.py:7 go")
-    assert (second.count, second.headline, second.where) == (1, "other words", "")
+    assert (second.count, second.headline, second.where) == (1, "other words", None)
     assert first.first_ms <= second.first_ms == second.last_ms <= first.last_ms
     queue.driver.run(once(lease.complete(held, [], [], [], keep=False)))
 

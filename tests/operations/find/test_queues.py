@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 def names(queue: Queue) -> list[str]:
     page = queue.driver.run(list_queues())
-    assert page.after == ""
+    assert page.after is None
     return [one.name for one in page.queues]
 
 

@@ -229,11 +229,22 @@ def take(driver: Any, count: int = 1) -> Slice:
     raise AssertionError("no slice to be had")
 
 
-def settle(driver: Any, held: Slice, *, verdict: str = "", keep: bool = False) -> bytes:
-    """Settles all of a slice as done, or with a verdict; dispatches the tokens that return."""
+def settle(
+    driver: Any,
+    held: Slice,
+    *,
+    verdict: str = "",
+    keep: bool = False,
+    chosen: tuple[bytes, bytes] | None = None,
+) -> bytes:
+    """Settles all of a slice as done, or with a verdict; dispatches the tokens that return.
+
+    `chosen` is the status and the bytes of results that choose something.
+    """
     ids = [entry_id for entry_id, _ in held.entries]
-    heads = [result_head(one.rpartition(b"-")[2], b"d", held.attempt, 0, 0) for one in ids]
-    pairs: list[Any] = [part for head in heads for part in (head, b"result")]
+    status, result = chosen or (b"d", b"result")
+    heads = [result_head(one.rpartition(b"-")[2], status, held.attempt, 0, 0) for one in ids]
+    pairs: list[Any] = [part for head in heads for part in (head, result)]
     if verdict:
         verdicts = [
             Verdict(one, verdict, 0, result_head(one.rpartition(b"-")[2], b"x", 1, 0, 0), "why")
