@@ -1,10 +1,10 @@
 """The records: one for each fact, as the library returns it.
 
-A request, its ending and a queue's status are these objects in `--json`, over HTTP, in the
-dashboard and in `top`. Other records are shown in part, not yet by these names everywhere. A name
-that ends in `_ms` is a moment in ms since 1970 by the Redis of the request or the queue, or a
-length of time in ms; `_s` is in seconds, `per_s` a number in a second, `is_` a yes or no. What is
-absent is None, and `null` in JSON. See docs/decisions/0054-one-record-for-each-fact.md.
+They are the same objects in `--json`, over HTTP, in the dashboard and in `top`; results and dead
+sub-requests have other types in JSON, because a body may be no text. A name that ends in `_ms` is
+a moment in ms since 1970 by the Redis of the request or the queue, or a length of time in ms; `_s`
+is in seconds, `per_s` a number in a second, `is_` a yes or no. What is absent is None, and `null`
+in JSON. See docs/decisions/0054-one-record-for-each-fact.md.
 """
 
 from __future__ import annotations

@@ -12,10 +12,6 @@ from fairlane.errors import InvalidArgument
 DEFAULT_QUEUE = "req"
 DEFAULT_PRIORITY = 5
 DEFAULT_LIMIT = 3
-DEFAULT_ATTEMPTS = 5
-DEFAULT_BACKOFF_MS = (1_000, 300_000)
-DEFAULT_LEASE_MS = 30_000  # short: a dead worker's work waits this long; beats extend it
-DEFAULT_RETAIN_MS = 24 * 3_600_000
 # A call may be repeated for two minutes: a tombstone must outlive that by far, also with a shorter
 # retention. lua/v1/lib/finish.lua has the same number.
 LEAST_TOMBSTONE_MS = 600_000

@@ -148,10 +148,12 @@ WORKERS = (
     SortColumn("WORKER", lambda one: one.id, lambda one: one.id),
     SortColumn("HEALTH", lambda one: not one.is_alive, _health, falls=True),
     _falling("BEAT", lambda one: one.beat_age_ms, lambda one: span(one.beat_age_ms)),
-    _falling("HELD", lambda one: one.leases, lambda one: f"{one.leases}/{one.units}"),
-    _falling("PACE", lambda one: one.per_s, lambda one: rate(one.per_s or None)),
-    SortColumn("VERSION", lambda one: one.release, lambda one: clipped(one.release or "-", 10)),
-    SortColumn("HOST", lambda one: one.host, lambda one: clipped(one.host or "-", 14)),
+    _falling("HELD", lambda one: one.leases, lambda one: f"{one.leases}/{one.units or '-'}"),
+    _falling("PACE", lambda one: one.per_s or 0.0, lambda one: rate(one.per_s)),
+    SortColumn(
+        "VERSION", lambda one: one.release or "", lambda one: clipped(one.release or "-", 10)
+    ),
+    SortColumn("HOST", lambda one: one.host or "", lambda one: clipped(one.host or "-", 14)),
 )
 
 
@@ -198,7 +200,7 @@ def cells_of(
 def _more(one: Any) -> tuple[str, ...]:
     """Returns what else of a row a filter finds."""
     names = ("tenant", "host", "state")
-    return tuple(str(getattr(one, name, "")) for name in names)
+    return tuple(str(getattr(one, name, "") or "") for name in names)
 
 
 def fitting(

@@ -1,7 +1,6 @@
 """The embedded server: one private Redis per user, started at its first use.
 
-``find_server`` finds a server to run, ``home`` has its folders, ``data_folders`` chooses the data
-to serve, and ``server`` starts, asks and stops it.
+``home`` has its folders, and ``server`` finds a server program, starts, asks and stops it.
 """
 
 from __future__ import annotations

@@ -577,7 +577,7 @@ _KINDS = {
 }
 
 
-# ------------------------------------------------------------------ change
+# ------------------------------------------------------------------ values
 # What is to become of many requests: one change, with its values checked.
 
 

@@ -254,7 +254,7 @@ class NewRequest:
     created: Created | None = None
     unsure: Digest | None = None
     ids: bytes = b""  # of the bodies, if they are to be distinct
-    lives: str = ""  # see operations/create/others.py
+    lives: str = ""  # see operations/lives.py
 
     def begin(self, bodies: Chunk) -> None:
         """Makes these bodies its first chunk. Raises InvalidArgument for a key that is no text."""

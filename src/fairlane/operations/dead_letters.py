@@ -48,7 +48,7 @@ ALL = DeadChoice()
 CALL = 1000  # dead sub-requests named in one call
 PAGE = 1000  # dead sub-requests listed in one call, without their bodies
 _PAGE_BYTES = 4 << 20  # bodies and errors read in one call
-_EXAMPLES = 5  # indexes shown of a group
+_MAX_INDEXES = 5  # indexes shown of a group
 _LOOK_AT = 10_000  # dead sub-requests of one request that are sorted by reason
 
 
@@ -227,7 +227,7 @@ def _add(groups: dict[str, DeadGroup], one: Listed) -> None:
         )
     group.count += 1
     group.last_ms = died_ms
-    if len(group.indexes) < _EXAMPLES:
+    if len(group.indexes) < _MAX_INDEXES:
         group.indexes.append(one.index)
 
 

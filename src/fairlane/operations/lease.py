@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 # ------------------------------------------------------------------ leases
 # A worker's calls: pop a token -> acquire -> handle -> complete -> dispatch the returned tokens.
 #
-# If one server has all keys: handle -> exchange (exchange.py) -> handle.
+# If one server has all keys: handle -> exchange (below) -> handle.
 
 
 # In the order of their signatures: a unit makes tens of thousands of these calls a second.

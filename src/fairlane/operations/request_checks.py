@@ -495,7 +495,7 @@ async def idle(page: RequestRows) -> list[Finding]:
     """Finds requests without progress for long, whose producer or handler may be gone.
 
     The diagnosis of `fairlane why` says what holds up each of them. What is delayed, or waits for
-    others, is no finding; a queue without workers is one of `queue_checks.py`.
+    others, is no finding; a queue without workers is for the check `workers`.
     """
     found = _left_open(page)
     before = page.now - _LONG_MS

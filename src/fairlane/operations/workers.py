@@ -167,7 +167,7 @@ async def look_after(
     requests are unfinished, the later a request that needs nothing is checked again: workers' notes
     and the audit lead to damage sooner. A request that can't be read is postponed like the others,
     and its error is put into `failed`. A step of a flow that gets its sub-requests from another one
-    is put into `fed`, see operations/flows/hand_over.py.
+    is put into `fed`, see operations/hand_over.py.
     """
     now, names, scores, unfinished = await _due(queue)
     failed = {} if failed is None else failed

@@ -209,13 +209,6 @@ def lane(queue: str, number: int) -> bytes:
     return lanes(queue, number // LANES)[number % LANES]
 
 
-@lru_cache(maxsize=1024)
-def from_lane_up(lane_key: bytes) -> tuple[bytes, ...]:
-    """Returns the key of a lane, then those of the more urgent lanes of the same shard."""
-    stem, _, priority = lane_key.rpartition(b":")
-    return (lane_key, *(b"%b:%d" % (stem, one) for one in range(int(priority))))
-
-
 def number_of(lane_key: bytes) -> int:
     """Returns the number of a lane."""
     tag, _, priority = lane_key.rpartition(b":")

@@ -137,7 +137,7 @@ class TokenFile:
             taken = {one.id for one in tokens}
             new = next(i for i in iter(lambda: secrets.token_hex(4), "") if i not in taken)
             text = f"fl_{new}_{secrets.token_urlsafe(32)}"
-            made = AccessToken(new, name, wanted, _stored_digest(text), now, ends)
+            made = AccessToken(new, name, wanted, _digest(text), now, ends)
             tokens.append(made)
         return made, text
 
@@ -167,7 +167,7 @@ class TokenFile:
         The hashes are compared in constant time. Raises InvalidArgument if the file is damaged.
         """
         match = _FORM.fullmatch(text)
-        given = _stored_digest(text)
+        given = _digest(text)
         for one in self.all():
             is_same = hmac.compare_digest(one.sha256, given)
             if is_same and match and match[1] == one.id:
@@ -246,8 +246,8 @@ def _check_private(path: Path, file: os.stat_result) -> None:
             )
 
 
-def _stored_digest(text: str) -> str:
-    """Returns the hash of a token. Its 256 random bits need no salt and no slow hash."""
+def _digest(text: str) -> str:
+    """Returns the hash of a token or a session, whose 256 random bits need no salt."""
     return hashlib.sha256(text.encode("utf-8", "surrogateescape")).hexdigest()
 
 
@@ -442,11 +442,6 @@ class Sessions:
     def end(self, text: str) -> None:
         """Ends a session."""
         self._sessions.pop(_digest(text), None)
-
-
-def _digest(text: str) -> str:
-    """Returns the hash of a session. Its 256 random bits need no salt and no slow hash."""
-    return hashlib.sha256(text.encode("utf-8", "surrogateescape")).hexdigest()
 
 
 def is_own_page(request: Call) -> bool:

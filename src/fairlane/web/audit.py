@@ -52,10 +52,10 @@ class AuditRow(msgspec.Struct):
 
 
 class AuditPage(msgspec.Struct):
-    """Changes, newest first; `after` continues behind this page, "" at the end."""
+    """Changes, newest first; `after` continues behind this page, null at the end."""
 
     entries: list[AuditRow]
-    after: str
+    after: str | None
 
 
 async def me(site: Site, call: Call) -> Response:
@@ -85,7 +85,7 @@ async def audit(site: Site, call: Call) -> Response:
         )
         for entry_id, one in rows
     ]  # fmt: skip
-    return answer(AuditPage(found, after))
+    return answer(AuditPage(found, after or None))
 
 
 ENDPOINTS = (

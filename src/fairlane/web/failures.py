@@ -27,10 +27,10 @@ _MOST_OF_ONE = 10_000  # dead sub-requests that are read: pages ask again and ag
 
 
 class DeadPage(msgspec.Struct):
-    """Dead sub-requests with their bodies, first to die first; `after` continues, "" at the end."""
+    """Dead sub-requests with their bodies, first to die first; at the end `after` is null."""
 
     dead: list[DeadLine]
-    after: str
+    after: str | None
 
 
 class DeadSelection(msgspec.Struct, forbid_unknown_fields=True):
@@ -76,7 +76,7 @@ async def dead(site: Site, call: Call) -> Response:
         raise Refusal(422, f"after {after[:60]!r} is no place: give the one that the last page had")
     request, _ = await own_request(site, call)
     page = await site.queue.driver.run(read_dead(request.id, after))
-    return answer(DeadPage([dead_of(one) for one in page], page[-1].dead_id if page else ""))
+    return answer(DeadPage([dead_of(one) for one in page], page[-1].dead_id if page else None))
 
 
 async def requeue(site: Site, call: Call) -> Response:

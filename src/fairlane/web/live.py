@@ -128,15 +128,15 @@ class LiveWorker(msgspec.Struct, frozen=True):
     """One worker; `requests` are those of the tokens that it took last."""
 
     id: str
-    host: str
-    pid: int
-    started_ms: int
+    host: str | None
+    pid: int | None
+    started_ms: int | None
     beat_age_ms: int
     is_alive: bool
     leases: int
-    units: int
-    per_s: float
-    release: str
+    units: int | None
+    per_s: float | None
+    release: str | None
     requests: list[str]
 
 

@@ -226,3 +226,14 @@ async def test_enter_shows_a_request_in_full_and_a_question_mark_the_keys():
         assert "health" in shown(app)
         await pilot.press("q", "q")
     assert app.return_code == 0
+
+
+@pytest.mark.parametrize("column", top.WORKERS, ids=lambda column: column.name)
+def test_workers_are_sorted_by_every_column_also_if_one_has_reported_nothing(column: Any):
+    unknown = {"host": None, "pid": None, "started_ms": None, "units": None, "per_s": None}
+    rows = [worker("h:1", per_s=2.0), worker("h:2", **unknown, release=None)]
+    place = top.WORKERS.index(column)
+    cells, more = top.cells_of(top.WORKERS, rows, "", place, 10)
+    assert ({one[0] for one in cells}, more) == ({"h:1", "h:2"}, 0)
+    assert top.cells_of(top.WORKERS, rows, "none", place, 10) == ([], 0)
+    assert not any("None" in cell for row in cells for cell in row)

@@ -9,8 +9,11 @@ import socket
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
+import msgspec
 import pytest
 
+from fairlane.protocol import keys
+from fairlane.web.live import Live
 from tests.cli.program import Program
 from tests.support.servers.server_process import run_server
 from tests.support.wait import wait_until
@@ -46,6 +49,17 @@ def test_the_stream_has_history_first_and_then_what_is_new(serving: Serving):
         with listening(serving, "-H", "Last-Event-ID: 1", "/v1/live") as other:
             numbers = [one["number"] for one in data_of(next_event(other))["frames"]]
             assert numbers[0] == 2
+
+
+def test_a_worker_that_has_reported_nothing_is_as_the_schema_says(
+    serving: Serving, redis_client: redis.Redis
+):
+    redis_client.zadd(keys.workers("req"), {"w:1": redis_client.time()[0] * 1000})
+    with listening(serving, "/v1/live") as reader:
+        event = msgspec.json.decode(next_event(reader)["data"], type=Live)
+    assert event.now is not None
+    (worker,) = event.now.workers
+    assert (worker.id, worker.host, worker.per_s, worker.release) == ("w:1", None, None, None)
 
 
 def test_a_viewer_of_an_earlier_process_begins_anew(serving: Serving):

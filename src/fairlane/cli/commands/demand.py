@@ -17,7 +17,7 @@ def command(redis: str | None, queue: str, as_json: bool) -> int:
 
     Each request counts with its free permits or its ready sub-requests, whichever is less. Requests
     that are paused, delayed, cancelled or held up by a rate do not count, nor do stale tokens. With
-    --json, `held` is how many leases workers have, and `wanted` the sum of both.
+    --json, `held` is how many leases workers have, and `wanted` is `demand` plus `held`.
     """
     with open_queue(redis, queue) as opened:
         found = opened.demand()

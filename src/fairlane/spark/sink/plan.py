@@ -1,7 +1,7 @@
 """The plan of a write: checks the options and the columns before anything is written.
 
-`writeMode=staged` (staged.py) shows no row before all are there. With `dedupe` and `pipelined`
-(direct.py) workers begin while Spark still writes.
+`writeMode=staged` shows no row before all are there. With `dedupe` and `pipelined`
+workers begin while Spark still writes (writers.py).
 """
 
 from __future__ import annotations

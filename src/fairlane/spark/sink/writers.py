@@ -473,7 +473,7 @@ def shares_of(plan: WritePlan, messages: Sequence[StagedMessage | None]) -> list
 
 
 def commit_staged(plan: WritePlan, txn: str, messages: Sequence[StagedMessage | None]) -> None:
-    """Commits a transaction, and logs what came in. Raises as operations.commit.commit does."""
+    """Commits a transaction, and logs what came in. Raises as spark.commit.commit does."""
     shares = shares_of(plan, messages)
     parts = sum(len(share.areas) for share in shares)
     hint_at_scattered(plan.request_column, len(shares), parts)

@@ -1,7 +1,7 @@
 // Makes elements. Text is only ever set as text, so nothing that is shown can become markup. A character that could
 // change the order of what is read, or that no screen shows, is written as its number.
 
-// Controls but tab and newline, marks of direction, separators of lines. `cli` escapes the same in common/terminal.py.
+// Controls but tab and newline, marks of direction, separators of lines. `cli` escapes the same in common/text.py.
 const HIDDEN = /[\u0000-\u0008\u000b-\u001f\u007f-\u009f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069]/g;
 
 /** Returns text whose characters are all to be seen, in their order. */

@@ -35,7 +35,7 @@ export function mount(root, context) {
 
   function draw() {
     const wanted = text.toLowerCase();
-    const shown = found.filter((one) => [one.id, one.host, ...one.requests].some((name) => name.toLowerCase().includes(wanted)));
+    const shown = found.filter((one) => [one.id, one.host ?? "", ...one.requests].some((name) => name.toLowerCase().includes(wanted)));
     rows.set(shown);
   }
   watch(context, (frames, look) => {
