@@ -7,8 +7,7 @@ import platform
 from typing import TYPE_CHECKING
 
 from fairlane.common import clock
-from fairlane.operations import take as settle
-from fairlane.operations.take import TAKER, parse_receipt
+from fairlane.operations.take import TAKER, dead, done, extend_term, parse_receipt, release
 from fairlane.tracing import settling
 
 if TYPE_CHECKING:
@@ -48,16 +47,16 @@ class Holding:
         return parse_receipt(queue, text), None, None
 
     def _done(self, result: Body | None) -> Operation[None]:
-        return settle.done(self._proof, result, self._ran_us())
+        return done(self._proof, result, self._ran_us())
 
     def _dead(self, reason: str) -> Operation[None]:
-        return settle.dead(self._proof, reason, self._ran_us())
+        return dead(self._proof, reason, self._ran_us())
 
     def _release(self, delay_s: float) -> Operation[None]:
-        return settle.release(self._proof, delay_s)
+        return release(self._proof, delay_s)
 
     def _extend(self, visible_for: float) -> Operation[bool]:
-        return settle.extend_term(self._proof, visible_for)
+        return extend_term(self._proof, visible_for)
 
     def _settling(self, verb: str) -> ClientSpan:
         return settling(verb, self._proof, self.trace)

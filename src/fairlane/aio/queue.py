@@ -361,9 +361,9 @@ class Queue:
         They are named by `ids`, or chosen in this queue by `wanted`, the filters of list_requests.
         `everything` is required if there is neither. Raises InvalidArgument, RequestNotFound.
         """
-        from fairlane.operations import change as selection
+        from fairlane.operations.change import choose
 
-        return await self.driver.run(selection.choose(self.name, change, ids, **wanted))
+        return await self.driver.run(choose(self.name, change, ids, **wanted))
 
     async def change(self, selected: Selection, report: ChangeReport | None = None) -> ChangeReport:
         """Makes the change; after an error `report` shows how far it came. A repeat is safe."""

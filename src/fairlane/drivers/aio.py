@@ -14,9 +14,16 @@ import redis
 from redis.asyncio import connection, sentinel
 
 from fairlane.common import clock
-from fairlane.drivers import calls as encoding
 from fairlane.drivers import error_mapping, topology, urls
-from fairlane.drivers.calls import BatchTurns, Calls, StepRunner
+from fairlane.drivers.calls import (
+    BatchTurns,
+    Calls,
+    StepRunner,
+    may_block,
+    pack,
+    popped,
+    take_buffered,
+)
 from fairlane.drivers.driver import ConnectionSet, Driver, ServerSet
 from fairlane.drivers.error_mapping import name_of
 from fairlane.drivers.topology import NodePart, batch_of, kinds_of
@@ -324,7 +331,7 @@ class AsyncIO:
         """Awaits the next reply, and takes those that came with it, until there are enough."""
         replies: list[Any] = []
         try:
-            while encoding.take_buffered(line, replies, most):
+            while take_buffered(line, replies, most):
                 replies.append(await line.read_response(disconnect_on_error=False))
         except (redis.RedisError, OSError) as error:
             replies.append(error)
@@ -621,7 +628,7 @@ class BatchRunner(BatchTurns):
     ) -> Any:
         """Returns what a reply of the shared connection means for its step."""
         if not isinstance(reply, Exception):
-            return encoding.popped(reply) if isinstance(step, Pop) else reply
+            return popped(reply) if isinstance(step, Pop) else reply
         if not isinstance(reply, redis.exceptions.ResponseError):
             return reply
         try:
@@ -662,14 +669,9 @@ class AsyncCalls(Calls["AsyncDriver"]):
         """Performs one step."""
         driver = self.driver
         target = driver.servers.shared_by((step,))
-        if (
-            target is None
-            or driver.dialect is None
-            or isinstance(step, Pop)
-            or encoding.may_block(step)
-        ):
+        if target is None or driver.dialect is None or isinstance(step, Pop) or may_block(step):
             return (await self.batch(batch_of(step)))[0]
-        packed = encoding.pack(step, driver.dialect)
+        packed = pack(step, driver.dialect)
         if len(packed) > _MOST_BYTES:
             return (await BatchRunner(self, batch_of(step), is_long=True).run())[0]
         began = clock.mono_s()
@@ -733,7 +735,7 @@ class AsyncCalls(Calls["AsyncDriver"]):
                 return await BatchRunner(self, batch).after(target, replies, began)
         for index, step in enumerate(steps):
             if isinstance(step, Pop):
-                replies[index] = encoding.popped(replies[index])
+                replies[index] = popped(replies[index])
         return replies
 
     def packed(self, steps: Sequence[Command | Call[Any]]) -> bytes | None:
@@ -742,9 +744,9 @@ class AsyncCalls(Calls["AsyncDriver"]):
         if dialect is None or type(steps) is not list or not 0 < len(steps) <= _MOST_STEPS:
             return None
         for step in steps:
-            if encoding.may_block(step):
+            if may_block(step):
                 return None
-        packed = b"".join([encoding.pack(step, dialect) for step in steps])
+        packed = b"".join([pack(step, dialect) for step in steps])
         return packed if len(packed) <= _MOST_BYTES else None
 
 

@@ -16,9 +16,8 @@ from redis.connection import Connection, ConnectionPool, SSLConnection
 
 from fairlane import settings
 from fairlane.common import clock
-from fairlane.drivers import calls as encoding
 from fairlane.drivers import urls
-from fairlane.drivers.calls import StepRunner
+from fairlane.drivers.calls import StepRunner, take_buffered
 from fairlane.drivers.driver import BACK, ConnectionSet, Driver, ServerSet, away
 from fairlane.drivers.topology import kinds_of
 from fairlane.protocol.steps import Handle, Handled, Operation, T
@@ -81,7 +80,7 @@ class BlockingIO:
         """Blocks for the replies."""
         replies: list[Any] = []
         try:
-            while encoding.take_buffered(line, replies, most):
+            while take_buffered(line, replies, most):
                 replies.append(line.read_response(disconnect_on_error=False))
         except (redis.RedisError, OSError) as error:
             replies.append(error)

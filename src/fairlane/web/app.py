@@ -23,6 +23,7 @@ from fairlane.web import (
     failures,
     flows,
     live,
+    metrics,
     queues,
     requests,
     results,
@@ -32,7 +33,6 @@ from fairlane.web import (
     why,
     wonderq,
 )
-from fairlane.web import metrics as scrape
 from fairlane.web.access import Proxies, Sessions
 from fairlane.web.answers import SAFE_HEADERS, Refusal, as_problem, refusal_of
 from fairlane.web.dashboard import files, sign_in
@@ -235,7 +235,7 @@ DESCRIBED: tuple[Endpoint, ...] = (
     *(*results.COMPLETION_ENDPOINTS, *failures.ENDPOINTS, *why.ENDPOINTS, *bulk.ENDPOINTS),
     *(*queues.ENDPOINTS, *schedules.ENDPOINTS, *flows.ENDPOINTS, *audit.ENDPOINTS),
     *(*requests.LEASE_ENDPOINTS, *requests.WATCH_ENDPOINTS, *live.ENDPOINTS, *webhooks.ENDPOINTS),
-    *scrape.ENDPOINTS,
+    *metrics.ENDPOINTS,
 )
 ENDPOINTS = (*DESCRIBED, *endpoints_for(DESCRIBED), *sign_in.ENDPOINTS, *files.ENDPOINTS)
 _TWO_LENGTHS = "the content has a Content-Length and a Transfer-Encoding: send one of them"
