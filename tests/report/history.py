@@ -222,6 +222,10 @@ class History:
                 place = folder / name / f"date={date}" / "batch=0"
                 place.mkdir(parents=True)
                 pq.write_table(table, place / "part-0.parquet")
+        mark = folder / "batches" / "batch=0"
+        mark.mkdir(parents=True)
+        counts = {name: [len(rows)] for name, rows in tables.items()}
+        pq.write_table(pa.table(counts), mark / "part-0.parquet")
 
 
 def example(minutes: int = 6, seed: int = 7) -> History:

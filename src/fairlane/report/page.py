@@ -8,7 +8,7 @@ from importlib.resources import files
 from typing import TYPE_CHECKING, Any
 
 from fairlane.common.fingerprint import read_failure
-from fairlane.common.text import plural, reason_words
+from fairlane.common.text import plural, printable, reason_words
 from fairlane.report.axes import FAIR_S, NOTHING, duration, number, share
 from fairlane.report.plots import VARIABLES, colour_of
 from fairlane.report.tables import GRACE_MS, MOST
@@ -216,4 +216,5 @@ def _cell(figures: Figures, key: str, value: Any) -> str:
         name = figures.bands.name(value) if key == "band" else value
         return f"<i class='dot' style='background:var({variable})'></i>{name}"
     usual = str if isinstance(value, str) else number
-    return escape(next((show for end, show in _KINDS.items() if key.endswith(end)), usual)(value))
+    show = next((show for end, show in _KINDS.items() if key.endswith(end)), usual)
+    return escape(printable(show(value)))

@@ -5,6 +5,7 @@ Time is cut into windows of equal width. `tables.sql` and `settled.sql` have the
 
 from __future__ import annotations
 
+import re
 from contextlib import closing
 from datetime import UTC, datetime
 from importlib.resources import files
@@ -15,7 +16,7 @@ from fairlane.errors import InvalidArgument
 from fairlane.report.axes import FAIR_S, Axis, Bands
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterable, Mapping
     from pathlib import Path
 
     from duckdb import DuckDBPyConnection as Connection
@@ -94,14 +95,22 @@ def compute(
         db.execute("SET enable_progress_bar = false; SET TimeZone = 'UTC'")
         db.execute("SET preserve_insertion_order = false")
         db.execute(f"SET temp_directory = {_text(folder / '.spill')}")
+        batches = _finished(archive)  # before the files: more may be written meanwhile
+        there = {table: _files(archive, table, batches, since) for table in COLUMNS}
         try:
-            for table in COLUMNS:
-                _read(db, archive, table, since)
+            if not there["requests"]:
+                raise InvalidArgument(_why_none(archive, batches))
+            for table, names in there.items():
+                _read(db, archive, table, names, since)
             return _figures(db, archive, folder, targets)
         except duckdb.InterruptException:
             raise KeyboardInterrupt from None
         except duckdb.Error as error:
-            raise _blamed(db, archive, error) from error
+            # If the disk is full, the error names the folder: the archive is not the cause.
+            if not _is_of_a_file(error) or str(folder) in str(error):
+                raise _failed(error) from error
+            read = (one for names in there.values() for one in names)
+            raise _blamed(db, read, error) from error
 
 
 def _figures(
@@ -142,7 +151,8 @@ def _figures(
 
 def _settle(db: Connection, query: Template) -> None:
     """Makes the tables of settled sub-requests, one after the other to save memory."""
-    window, nothing = "window_of(settled_us, getvariable('width_us'))", "NULL::INTEGER"
+    window = "window_of(settled_us, getvariable('width_us'))::INTEGER"
+    nothing = "NULL::INTEGER"
     for name, at, priorities in (
         ("windows", window, ("priority",)),
         ("priorities", nothing, ("priority", nothing)),
@@ -192,24 +202,33 @@ def _columns(db: Connection, name: str) -> dict[str, str]:
 # ------------------------------------------------------------------ the archive
 
 
-def _files(archive: Path, table: str, since: datetime | None) -> list[Path]:
-    """Returns the files that Spark's `read_table` reads, from the day of `since` on."""
-    day = f"date={since.astimezone(UTC):%Y-%m-%d}" if since else ""
+def _finished(archive: Path) -> set[str]:
+    """Returns the folders of the batches that are finished: with a row in the table `batches`."""
+    rows = (archive / "batches").glob("batch=*/*.parquet")
+    return {row.parent.name for row in rows if row.name[0] not in "._"}
+
+
+def _files(archive: Path, table: str, batches: set[str], since: datetime | None) -> list[Path]:
+    """Returns the files of these batches that Spark reads, from the day of `since` on."""
+    day = f"date={since.date().isoformat()}" if since else ""
     parts = (archive / table).glob("date=*/batch=*/*.parquet")
-    return sorted(one for one in parts if one.name[0] not in "._" and one.parts[-3] >= day)
+    return sorted(
+        one
+        for one in parts
+        if one.name[0] not in "._" and one.parent.name in batches and one.parts[-3] >= day
+    )
 
 
-def _read(db: Connection, archive: Path, table: str, since: datetime | None) -> None:
+def _read(
+    db: Connection, archive: Path, table: str, there: list[Path], since: datetime | None
+) -> None:
     """Makes the view `archived_<table>`, empty without files."""
     columns = dict(column.split(" ") for column in COLUMNS[table].split(", "))
-    there = _files(archive, table, since)
     if not there:
-        if table == "requests":
-            raise InvalidArgument(_why_none(archive, since))
         empty = ", ".join(f'"{name}" {kind}' for name, kind in columns.items())
         db.execute(f"CREATE TABLE archived_{table} ({empty}, batch INTEGER, date VARCHAR)")
         return
-    names = ", ".join(_text(one) for one in there)
+    names = ", ".join(_pattern(one) for one in there)
     schemas = f"SELECT file_name, list(name) AS names FROM parquet_schema([{names}]) GROUP BY ALL"  # noqa: S608
     for row in _rows(db, schemas):
         if lacking := [name for name in columns if name not in row["names"]]:
@@ -219,34 +238,63 @@ def _read(db: Connection, archive: Path, table: str, since: datetime | None) -> 
             )
     same = ", ".join(f'"{name}"::{kind} AS "{name}"' for name, kind in columns.items())
     moment = f"epoch_us({list(columns)[-1]}) >= {since.timestamp():.6f} * 1e6" if since else "true"
+    # A folder above the archive may be called `batch=7` or `priority=9` as well.
     db.execute(
-        f"CREATE VIEW archived_{table} AS SELECT * REPLACE ({same}) "  # noqa: S608
-        f"FROM read_parquet([{names}], hive_partitioning = true, "
-        f"hive_types = {{'date': VARCHAR, 'batch': INTEGER}}) WHERE {moment}"
+        f"CREATE VIEW archived_{table} AS SELECT * EXCLUDE (file) REPLACE ({same}), "  # noqa: S608
+        "regexp_extract(file, 'batch=([^/]*)/[^/]*$', 1)::INTEGER AS batch, "
+        "regexp_extract(file, 'date=([^/]*)/[^/]*/[^/]*$', 1) AS date "
+        f"FROM read_parquet([{names}], hive_partitioning = false, filename = 'file') WHERE {moment}"
     )
 
 
-def _why_none(archive: Path, since: datetime | None) -> str:
-    """Returns why a folder has no table of requests."""
-    if since and _files(archive, "requests", None):
+def _why_none(archive: Path, batches: set[str]) -> str:
+    """Returns why there is no file of the table of requests to read."""
+    if _files(archive, "requests", batches, None):
         return f"the archive {archive} holds nothing of that time"
-    if next(archive.glob("batches/batch=*"), None) is not None:
-        return f"the archive {archive} holds nothing yet: nothing had ended when it was written"
+    if any(next(archive.glob(each), None) for each in ("batches/batch=*", "*/date=*/batch=*")):
+        return (
+            f"the archive {archive} holds nothing yet: nothing had ended when it was written, or "
+            "its first batch is not finished"
+        )
     return f"{archive} is no archive of a queue: it has no table of requests"
 
 
-def _blamed(db: Connection, archive: Path, error: Exception) -> InvalidArgument:
+def _blamed(db: Connection, there: Iterable[Path], error: Exception) -> InvalidArgument:
     """Returns an error that names the file that cannot be read; DuckDB's own text if none."""
     import duckdb
 
-    for file in (one for table in COLUMNS for one in _files(archive, table, None)):
+    for file in there:
         try:
-            db.execute(f"SELECT max(hash(COLUMNS(*))) FROM read_parquet({_text(file)})").fetchall()  # noqa: S608
-        except duckdb.Error:
-            return InvalidArgument(f"{file} is torn or no Parquet file: restore it from a copy")
+            file.open("rb").close()
+            db.execute(f"SELECT max(hash(COLUMNS(*))) FROM read_parquet({_pattern(file)})")  # noqa: S608
+        except FileNotFoundError:
+            return InvalidArgument(f"{file} was replaced while it was read: repeat the command")
+        except OSError as why:
+            return InvalidArgument(f"{file} cannot be read: {why.strerror}")
+        except duckdb.Error as why:
+            if _is_of_a_file(why):
+                return InvalidArgument(f"{file} is torn or no Parquet file: restore it from a copy")
+            return _failed(why)
+    return _failed(error)
+
+
+def _is_of_a_file(error: Exception) -> bool:
+    """Returns False if memory or a query is the cause. An error of Thrift has no class."""
+    import duckdb
+
+    kinds = (duckdb.InvalidInputException, duckdb.IOException)
+    return isinstance(error, kinds) or type(error) is duckdb.Error
+
+
+def _failed(error: Exception) -> InvalidArgument:
     return InvalidArgument(f"DuckDB failed: {str(error).splitlines()[0]}")
 
 
-def _text(path: Path) -> str:
+def _pattern(path: Path) -> str:
+    """Returns a pattern as text of SQL that only this path matches."""
+    return _text(re.sub(r"([\[*?])", r"[\1]", str(path)))
+
+
+def _text(path: str | Path) -> str:
     """Returns a path as text of SQL."""
     return "'" + str(path).replace("'", "''") + "'"

@@ -3,7 +3,7 @@
 
 CREATE MACRO band(priority) AS priority - priority % getvariable('band');
 CREATE MACRO moment(us) AS make_timestamp(us::BIGINT)::TIMESTAMPTZ;
-CREATE MACRO window_of(us, width) AS floor((us - getvariable('start_us')) / width)::INTEGER;
+CREATE MACRO window_of(us, width) AS floor((us - getvariable('start_us')) / width)::BIGINT;
 CREATE MACRO begin_of(w, width) AS getvariable('start_us') + w * width;
 
 -- Requests whose results are in the archive: a request may hold `limit` slices in its life.

@@ -20,7 +20,8 @@ NEEDED_BY = {
         "package/test_options_table.py",
         "tracing/test_http.py",
     ),
-    "spark": ("spark", "drivers/test_url_secrets.py"),
+    # A report's tests write and read Parquet by pyarrow, which the extra `spark` brings.
+    "spark": ("spark", "report", "cli/commands/test_report.py", "drivers/test_url_secrets.py"),
 }
 
 
