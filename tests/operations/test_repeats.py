@@ -619,7 +619,7 @@ WRITES_AGAIN = {
     "take_turns": "the next tokens are taken, and the auditor mints those that were lost",
 }
 # Not repeated: reads; confirm (below); what is sent once.
-APART = {"check", "confirm", "due_schedules", "list_dead", "read_heads"}
+APART = {"check", "confirm", "due_schedules", "list_dead", "measure_stream", "read_heads"}
 
 
 @ON_SINGLE

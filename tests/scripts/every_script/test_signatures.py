@@ -42,8 +42,13 @@ GROWING = {
     *("publish", "push_shortest", "put_schedule", "requeue_dead", "stage", "submit", "subscribe"),
     *("hand_over", "join", "change_shared"),
 }
-APART = {"read_heads", "stage", "unstage"}  # they have nothing to do with the request itself
-READING = {"check", "due_schedules", "glance", "list_dead", "read_heads"}
+APART = {
+    "measure_stream",
+    "read_heads",
+    "stage",
+    "unstage",
+}  # they have nothing to do with the request itself
+READING = {"check", "due_schedules", "glance", "list_dead", "measure_stream", "read_heads"}
 ALL_KEYS = {"DEL", "EXISTS", "UNLINK"}
 NO_KEY = {"PUBLISH", "TIME"}  # a channel is no key
 
