@@ -396,15 +396,17 @@ class Stager:
         self._calls: list[Call[Any]] = []
         self._held = self._held_rows = 0
 
-    def write(self, batches: Iterable[Any]) -> list[Staged]:
-        """Stages all rows; returns what was staged. Raises InvalidArgument, RedisError."""
-        for batch in batches:
-            for group in self._reader.groups(batch):
-                self._add(group)
-            while self._held > _HELD or self._held_rows > _HELD_ROWS:
-                self._flush(
-                    max(self._filling.values(), key=lambda filling: (filling.size, filling.count))
-                )
+    def add(self, batch: Any) -> None:
+        """Stages a batch, or keeps some of its rows. Raises InvalidArgument, RedisError."""
+        for group in self._reader.groups(batch):
+            self._add(group)
+        while self._held > _HELD or self._held_rows > _HELD_ROWS:
+            self._flush(
+                max(self._filling.values(), key=lambda filling: (filling.size, filling.count))
+            )
+
+    def finish(self) -> list[Staged]:
+        """Stages the rows that were kept; returns what was staged. Raises RedisError."""
         for filling in self._filling.values():
             if filling.count:
                 self._flush(filling)
@@ -457,7 +459,10 @@ def stage_rows(plan: WritePlan, txn: str, batches: Iterator[Any]) -> list[Staged
     task = TaskContext.get()
     partition, attempt = (task.partitionId(), task.taskAttemptId()) if task else (0, 0)
     with closing(plan.driver()) as driver:
-        return Stager(plan, driver, txn, partition, attempt).write(batches)
+        stager = Stager(plan, driver, txn, partition, attempt)
+        for batch in batches:
+            stager.add(batch)
+        return stager.finish()
 
 
 def shares_of(plan: WritePlan, messages: Sequence[StagedMessage | None]) -> list[TxnShare]:
@@ -478,16 +483,19 @@ def shares_of(plan: WritePlan, messages: Sequence[StagedMessage | None]) -> list
     return shares
 
 
-def commit_staged(plan: WritePlan, txn: str, messages: Sequence[StagedMessage | None]) -> None:
-    """Commits a transaction, and logs what came in. Raises as operations.commit.commit does."""
+def commit_staged(
+    plan: WritePlan, txn: str, messages: Sequence[StagedMessage | None]
+) -> list[Brought]:
+    """Commits a transaction; returns and logs what came in. Raises as commit does."""
     shares = shares_of(plan, messages)
     parts = sum(len(share.areas) for share in shares)
     hint_at_scattered(plan.request_column, len(shares), parts)
     try:
-        brought = run(plan, commit(shares, plan.transaction(txn)))
+        brought: list[Brought] = run(plan, commit(shares, plan.transaction(txn)))
     except RedisError as error:
         raise type(error)(f"{error}; {_how_to_go_on(plan, txn)}") from error
     log_brought(txn, brought)
+    return brought
 
 
 def _how_to_go_on(plan: WritePlan, txn: str) -> str:
