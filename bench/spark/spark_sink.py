@@ -88,7 +88,7 @@ class Bench:
             "staged, not committed": self._timed(self._to("staged_only")),
             "staged": self._timed(self._to("fairlane")),
             "pipelined": self._timed(self._to("fairlane", writeMode="pipelined")),
-            "dedupe": self._timed(self._to("fairlane", writeMode="dedupe", idColumn="id")),
+            "dedupe": self._timed(self._to("fairlane", writeMode="dedupe", keyColumn="id")),
         }
 
     def _timed(self, way: Callable[[], None]) -> Callable[[], float]:

@@ -635,7 +635,10 @@ WRITES_AGAIN = {
     "take_turns": "the next tokens are taken, and the auditor mints those that were lost",
 }
 # Not repeated: reads; confirm (below); what is sent once.
-APART = {"check", "confirm", "due_schedules", "list_chosen", "list_dead", "read_heads"}
+APART = {
+    *("check", "confirm", "due_schedules", "list_chosen", "list_dead", "measure_stream"),
+    "read_heads",
+}
 
 
 @ON_SINGLE

@@ -55,6 +55,7 @@ class Sink:
             "last": "",
             "open_ms": HOUR,
             "ttl": 7 * DAY,
+            "keep": "",
         } | given
         return self._checked(
             "append_staged", (*self.lane.names, self.record, self.area(area)), **given
@@ -73,6 +74,7 @@ class Sink:
             "ttl": DAY,
             "given": pack([*rows]),
             "packed": pack([*rows.values()]),
+            "keep": "",
         } | given
         return self._checked("append_unique", (*self.lane.names, self.ids), **given)
 
@@ -81,7 +83,7 @@ class Sink:
     ) -> list[Any]:
         """Adds rows of a partition, from its row `first` on."""
         packed = pack(numbered(bodies) if isinstance(bodies, int) else bodies)
-        given = {"open_ms": HOUR, "ttl": DAY, "packed": packed} | given
+        given = {"open_ms": HOUR, "ttl": DAY, "packed": packed, "keep": ""} | given
         names = (*self.lane.names, self.record)
         return self._checked("append_partition", names, partition=partition, first=first, **given)
 

@@ -54,26 +54,64 @@ local function answer_grown(state, now, wanted)
   return {"ok", #wanted > 0 and tokens or queued_tokens(state, now), #wanted, state.fresh}
 end
 
+-- ------------------------------------------------------------------ what results show of rows
+
+-- Keeps the key of each row that the next grow() adds, and with `keep` its body, for readers of results. They are beside
+-- the texts of errors, because they must stay as long as the results: "k<n>" has the keys from index 1,000 n on, each as
+-- the rest of its index and its length, of two bytes each, and the key; "b<index>" is a body. The last key of an index counts.
+local KEYS_TOGETHER = 1000
+
+local function keep_rows(state, own, bodies, keep)
+  local i = 1
+  while own and i <= #own do
+    local n = math.floor((state.total + i - 1) / KEYS_TOGETHER)
+    local parts, field = {}, string.format("k%d", n)
+    parts[1] = redis.call("HGET", errors, field) or ""
+    for index = state.total + i - 1, math.min(state.total + #own, (n + 1) * KEYS_TOGETHER) - 1 do
+      parts[#parts + 1] = struct.pack("<I2I2", index % KEYS_TOGETHER, #own[i])
+      parts[#parts + 1] = own[i]
+      i = i + 1
+    end
+    redis.call("HSET", errors, field, table.concat(parts))
+  end
+  for at, body in ipairs(keep == "1" and bodies or {}) do
+    redis.call("HSET", errors, string.format("b%d", state.total + at - 1), body)
+  end
+end
+
 -- ------------------------------------------------------------------ packed rows
 
 -- Staged sub-requests come packed, a chunk in one string: their number, the length of each, then their bodies. All
 -- numbers are little-endian and have four bytes. The producer keeps its rows in such columns, so a row costs no
 -- work of its own before it is in the stream.
-local function unpacked(text)
-  local count = #text >= 4 and struct.unpack("<I4", text) or -1
-  if count < 0 or count > MAX_ENTRIES or #text < 4 + 4 * count then
+--
+-- Returns the texts that are packed behind the first `from` bytes, and where they end; nil if they are no such texts.
+local function unpacked_from(text, from)
+  local count = #text >= from + 4 and struct.unpack("<I4", text, from + 1) or -1
+  if count < 0 or count > MAX_ENTRIES or #text < from + 4 + 4 * count then
     return nil
   end
-  local bodies, at = {}, 4 + 4 * count
+  local texts, at = {}, from + 4 + 4 * count
   for i = 1, count do
-    local length = struct.unpack("<I4", text, 4 * i + 1)
-    bodies[i] = string.sub(text, at + 1, at + length)
+    local length = struct.unpack("<I4", text, from + 4 * i + 1)
+    texts[i] = string.sub(text, at + 1, at + length)
     at = at + length
   end
-  if at ~= #text then
+  return texts, at
+end
+
+-- Returns the bodies of a chunk and the keys of its rows, which may follow packed in the same way; nil for other text.
+local function unpacked(text)
+  local bodies, at = unpacked_from(text, 0)
+  local own
+  if bodies and at < #text then
+    own, at = unpacked_from(text, at)
+    bodies = own and #own == #bodies and bodies
+  end
+  if not bodies or at ~= #text then
     return nil
   end
-  return bodies
+  return bodies, own
 end
 
 local function bad_packing()

@@ -9,7 +9,8 @@ local partition = ARGV[2]  -- its number
 local first = tonumber(ARGV[3])  -- how many rows of the partition come before these
 local open_ms = tonumber(ARGV[4])  -- ms until the request may be taken for abandoned
 local ttl = tonumber(ARGV[5])  -- ms that the record stays
-local packed = ARGV[6]  -- the sub-requests: count, lengths, bodies
+local keep = ARGV[6]  -- "1": results show the bodies, too
+local packed = ARGV[7]  -- the sub-requests: count, lengths, bodies
 -- @include lib/core.lua
 -- @include lib/state.lua
 -- @include lib/append.lua
@@ -45,6 +46,7 @@ now = now_ms(now)
 if #wanted > 0 then
   redis.call("HSET", record, field, mark)
   redis.call("PEXPIRE", record, ttl)
+  keep_rows(state, nil, wanted, keep)
   grow(state, now, open_ms, wanted)
   redis.call("HSET", record, field, mark + #wanted)
 end

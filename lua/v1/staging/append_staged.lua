@@ -13,6 +13,7 @@ local link = ARGV[4]  -- text that identifies the chunk, for the chain of digest
 local last = ARGV[5]  -- "" | area: the last one of its area | seal: the last one of all, and the request is sealed
 local open_ms = tonumber(ARGV[6])  -- ms until the request may be taken for abandoned
 local ttl = tonumber(ARGV[7])  -- ms that the record stays
+local keep = ARGV[8]  -- "1": results show the bodies, too
 -- @include lib/core.lua
 -- @include lib/state.lua
 -- @include lib/permits.lua
@@ -41,12 +42,13 @@ local packed = redis.call("HGET", staged, chunk)
 if not packed then
   return {"missing"}
 end
-local bodies = unpacked(packed)
+local bodies, own = unpacked(packed)
 if not bodies then
   return bad_packing()
 end
 redis.call("PEXPIRE", record, ttl)
 redis.call("HINCRBY", record, "rolled", 0)
+keep_rows(state, own, bodies, keep)
 local is_last = last == "seal"
 local count = grow(state, now, open_ms, bodies, is_last)
 local chunks, chain = chain_of()

@@ -9,6 +9,7 @@ local open_ms = tonumber(ARGV[2])  -- ms until the request may be taken for aban
 local ttl = tonumber(ARGV[3])  -- ms that the ids stay after the last one
 local given = ARGV[4]  -- the ids, packed: count, lengths, ids
 local packed = ARGV[5]  -- as many sub-requests, packed
+local keep = ARGV[6]  -- "1": results show the bodies, too
 -- @include lib/core.lua
 -- @include lib/state.lua
 -- @include lib/ids.lua
@@ -33,6 +34,7 @@ if #wanted > 0 then
   if is_anew then
     redis.call("UNLINK", ids)
   end
+  keep_rows(state, new, wanted, keep)
   with_ids(ids, new, ttl, grow, state, now, open_ms, wanted)
 end
 return answer_grown(state, now, wanted)

@@ -158,6 +158,7 @@ class Span(NamedTuple):
     first: str
     last: str
     length: int
+    size: int = 0  # about how many bytes they have, if that was measured
 
 
 def place(entry_id: str) -> tuple[int, int]:
@@ -178,7 +179,15 @@ def has_entries_before(text: str) -> bool:
 
 async def span(stream: bytes) -> Span | None:
     """Returns the present content of a stream; None if it is empty or does not exist."""
-    return span_of(*await Batch(ends(stream)))
+    steps = (
+        Command(b"XLEN", stream),
+        Command(b"XRANGE", stream, "-", "+", b"COUNT", 1),
+        Command(b"XREVRANGE", stream, "+", "-", b"COUNT", 1),
+    )
+    length, first, last = await Batch(steps)
+    if not first or not last:
+        return None
+    return Span(first[0][0].decode(), last[0][0].decode(), length)
 
 
 async def lost_behind(queue: str, at: str) -> str:
@@ -210,22 +219,6 @@ async def trimmed_before(queue: str, moment_ms: str) -> str:
         return ""
     is_behind = place(moment_ms) < place(found.first)
     return f"the log begins at {found.first} by now" if is_behind else ""
-
-
-def ends(stream: bytes) -> list[Command]:
-    """Returns three commands; `span_of` takes their replies."""
-    return [
-        Command(b"XLEN", stream),
-        Command(b"XRANGE", stream, "-", "+", b"COUNT", 1),
-        Command(b"XREVRANGE", stream, "+", "-", b"COUNT", 1),
-    ]
-
-
-def span_of(length: int, first: Entries, last: Entries) -> Span | None:
-    """Returns what is in a stream, from the replies to `ends`; None if it is empty."""
-    if not first or not last:
-        return None
-    return Span(first[0][0].decode(), last[0][0].decode(), length)
 
 
 _WAITED = ("state", "born", "durable", "queue")

@@ -74,8 +74,8 @@ ROLES = {
         _words(
             "add_turns admit append append_partition append_staged append_unique cancel"
             " change_shared confirm discard drop_active due_schedules enqueue hand_over"
-            " insert_tokens intend pin_manifest place put_schedule read_heads report_backlog"
-            " reschedule_active retire seal stage submit unstage"
+            " insert_tokens intend measure_stream pin_manifest place put_schedule read_heads"
+            " report_backlog reschedule_active retire seal stage submit unstage"
         ),
         _words(
             "exists get hexists hget hgetall hincrby hlen hmget hscan hset llen lrange lrem pexpire"

@@ -312,8 +312,10 @@ def _in_a_function(text: str) -> str:
     """Returns the text with all that follows its keys, from its first argument on, in a function.
 
     Lua looks up in a list each variable of the enclosing function that a new function uses. One
-    from further outside it copies. So the keys stay outside.
+    from further outside it copies. So the keys stay outside. A text without arguments stays.
     """
+    if not _ARGUMENT.search(text):
+        return text
     return _ARGUMENT.sub(r"return (function()\n\g<0>", text, count=1) + "\nend)()"
 
 

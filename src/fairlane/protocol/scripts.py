@@ -184,6 +184,7 @@ def append_partition(
     first: Arg,
     open_ms: Arg,
     ttl: Arg,
+    keep: Arg,
     packed: Arg,
     now: Arg = "",
 ) -> Call[AppendPartitionReply]:
@@ -191,7 +192,7 @@ def append_partition(
     return _call(
         "append_partition",
         keys,
-        (now, partition, first, open_ms, ttl, packed),
+        (now, partition, first, open_ms, ttl, keep, packed),
         AppendPartitionReply.of,
     )
 
@@ -224,6 +225,7 @@ def append_staged(
     last: Arg,
     open_ms: Arg,
     ttl: Arg,
+    keep: Arg,
     now: Arg = "",
 ) -> Call[AppendStagedReply]:
     """
@@ -233,7 +235,7 @@ def append_staged(
     return _call(
         "append_staged",
         keys,
-        (now, position, chunk, link, last, open_ms, ttl),
+        (now, position, chunk, link, last, open_ms, ttl, keep),
         AppendStagedReply.of,
     )
 
@@ -252,13 +254,22 @@ class AppendUniqueReply(Reply):
 
 
 def append_unique(
-    keys: Sequence[bytes], *, open_ms: Arg, ttl: Arg, given: Arg, packed: Arg, now: Arg = ""
+    keys: Sequence[bytes],
+    *,
+    open_ms: Arg,
+    ttl: Arg,
+    given: Arg,
+    packed: Arg,
+    keep: Arg,
+    now: Arg = "",
 ) -> Call[AppendUniqueReply]:
     """
     Adds sub-requests with ids of their own to an open request, each id once: the first one
     stays.
     """
-    return _call("append_unique", keys, (now, open_ms, ttl, given, packed), AppendUniqueReply.of)
+    return _call(
+        "append_unique", keys, (now, open_ms, ttl, given, packed, keep), AppendUniqueReply.of
+    )
 
 
 class CancelReply(Reply):
@@ -1083,6 +1094,14 @@ def list_dead(keys: Sequence[bytes], *, after: Arg, count: Arg) -> Call[list[Any
     may be big.
     """
     return _call("list_dead", keys, (after, count), _plain)
+
+
+def measure_stream(keys: Sequence[bytes]) -> Call[list[Any]]:
+    """
+    Returns where a stream of results or of dead sub-requests begins and ends, and about how
+    large it is.
+    """
+    return _call("measure_stream", keys, (), _plain)
 
 
 class MoveTickReply(Reply):

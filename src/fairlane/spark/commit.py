@@ -91,6 +91,13 @@ async def _note(request_id: str, digest: str, txn: Txn, *, is_noted: bool) -> No
     await Batch(notes)
 
 
+async def note_keyed(request_id: str, txn: Txn) -> None:
+    """Records that a transaction brings rows by their keys, for reads by `txn`."""
+    record = keys.transaction(request_id, txn.name)
+    keyed = Command(b"HSET", record, b"keyed", 1)
+    await Batch([keyed, Command(b"PEXPIRE", record, txn.keep_ms)])
+
+
 async def start_live(txn: Txn) -> None:
     """Clears the mark of an earlier abort, before the tasks of a transaction start."""
     await Command(b"SREM", keys.begun(txn.name), _GIVEN_UP)
@@ -139,7 +146,9 @@ def append_unique(
     """Returns the call that adds packed sub-requests, each if its id (packed, too) is new."""
     names = (*keys.request_keys(request_id), keys.unique_ids(request_id))
     ttl = txn.open_ms + retain_ms
-    return scripts.append_unique(names, open_ms=txn.open_ms, ttl=ttl, given=ids, packed=packed)
+    return scripts.append_unique(
+        names, open_ms=txn.open_ms, ttl=ttl, given=ids, packed=packed, keep=txn.keep
+    )
 
 
 def append_partition(
@@ -152,6 +161,7 @@ def append_partition(
         first=first,
         open_ms=txn.open_ms,
         ttl=txn.keep_ms,
+        keep=txn.keep,
         packed=packed,
     )
 
@@ -185,7 +195,7 @@ async def add(request_id: str, queue: str, call: Call[Any], txn: Txn, max_waitin
 #
 # An area has one writer, and a writer that runs again uses another area. Areas that no transaction
 # pins (commit.py) expire. Sub-requests travel packed: their count, the length of each, then the
-# bodies. All numbers are little-endian of four bytes.
+# bodies. Their keys may follow in the same way. All numbers are little-endian of four bytes.
 
 
 AREAS_MOST = 500  # keys of one call
@@ -287,6 +297,7 @@ class Txn:
     name: str
     seal: bool
     open_ms: int = settings.SINK_OPEN_MS
+    keeps_bodies: bool = False  # results show them
     rolled: list[tuple[str, Reply]] = field(default_factory=list)  # tokens are to be dispatched
 
     @property
@@ -296,6 +307,11 @@ class Txn:
         So they must stay at least as long as its requests may be open.
         """
         return max(settings.PINNED_MS, self.open_ms)
+
+    @property
+    def keep(self) -> str:
+        """Returns what the scripts get for `keeps_bodies`."""
+        return "1" if self.keeps_bodies else ""
 
     def own_digest(self, policy: Policy) -> Digest:
         """Returns the digest of a request that is this transaction's alone."""
@@ -399,6 +415,7 @@ class Rolling:
             last="seal" if is_last and txn.seal else last,
             open_ms=txn.open_ms,
             ttl=txn.keep_ms,
+            keep=txn.keep,
         )
 
     def rows_at(self, position: int) -> int:

@@ -206,7 +206,7 @@ FORMAT = "fairlane"
 
 
 def register(spark: SparkSession, *, wrap_calls: bool = True) -> None:
-    """Adds the format "fairlane" to this session, which becomes the active one here.
+    """Adds the format "fairlane" and its functions of SQL to this session, active from then on.
 
     One call is enough for all threads of the program. With `wrap_calls` it wraps five methods of
     pyspark in this process, for every format: they then work in any thread, and raise Fairlane's
@@ -219,6 +219,9 @@ def register(spark: SparkSession, *, wrap_calls: bool = True) -> None:
         if wrap_calls:
             repair_calls()
     spark.dataSource.register(FairlaneSource)
+    from fairlane.spark.sql_functions import register_functions
+
+    register_functions(spark)
 
 
 class FairlaneSource(DataSource):

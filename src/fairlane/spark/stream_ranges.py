@@ -6,21 +6,23 @@ of a stream never change, so (first id, last id) names the same entries each tim
 
 from __future__ import annotations
 
+import struct
 from itertools import pairwise
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-from fairlane.errors import FairlaneError, not_found
+from fairlane.errors import FairlaneError, InvalidArgument, not_found
 from fairlane.model import ENDED_STATES
-from fairlane.operations.completion import BEGIN, Entries, Span, ends, place, span, span_of
+from fairlane.operations.completion import BEGIN, Entries, Span, place, span
 from fairlane.operations.dead_letters import page_size, sub_requests, sub_requests_of_many
 from fairlane.operations.request_state import asks_of_progress, completion, progress_of
 from fairlane.protocol import keys, scripts
-from fairlane.protocol.request_hash import as_text, hmget, parse_fields, read
-from fairlane.protocol.steps import Batch, Command, run_all, run_each
+from fairlane.protocol.request_hash import as_text, hmget, parse_fields
+from fairlane.protocol.steps import Batch, Command, Nodes, OnNode, run_all, run_each
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
+    from fairlane.protocol.steps import Call
     from fairlane.records import Completion, DeadSubRequest, Progress
 
 
@@ -28,7 +30,6 @@ PAGE = 1_000  # small entries of one read
 RESULTS_PAGE = 64  # entries of `out`: each may hold hundreds of results
 HEADS_PAGE = 200  # ... without their bodies: Redis needs about 5 ms for them
 _SEQ = 2**64 - 1
-_SPANS = 30  # streams read in one round trip
 
 
 class StreamRange(NamedTuple):
@@ -65,16 +66,6 @@ def cut(first: str, last: str, parts: int) -> list[StreamRange]:
     pieces[0] = StreamRange(first, pieces[0].last)
     pieces[-1] = StreamRange(pieces[-1].first, last)
     return pieces
-
-
-async def bytes_of(stream: bytes, held: Span) -> int:
-    """Returns about how many bytes a stream has, by the size of its first and last entry."""
-    edges = await Batch(
-        [Command(b"XRANGE", stream, edge, edge) for edge in (held.first, held.last)]
-    )
-    entries = [fields for found in edges for _, fields in found]
-    size = sum(len(word) for fields in entries for word in fields)
-    return held.length * size // max(1, len(entries))
 
 
 async def last_id(stream: bytes) -> str:
@@ -116,12 +107,16 @@ async def read_heads(
     found = await scripts.read_heads(
         (keys.results(request_id),), first=piece.first, last=piece.last, count=count
     )
-    entries: Entries = []
-    for entry_id, worker, *heads in found:
-        entries.append(
-            (entry_id, [b"w", worker, *(word for head in heads for word in (head, b""))])
-        )
+    entries = _empty(found)
     return entries, _rest(entries, piece, count)
+
+
+def _empty(heads: Sequence[Any]) -> Entries:
+    """Returns entries of `out` with empty bodies, from a reply of read_heads."""
+    return [
+        (entry_id, [b"w", worker, *(word for head in others for word in (head, b""))])
+        for entry_id, worker, *others in heads
+    ]
 
 
 async def these_entries(stream: bytes, ids: Sequence[bytes]) -> Entries:
@@ -184,6 +179,13 @@ async def progresses(ids: Sequence[str]) -> list[Progress]:
     return [progress for progress in counts if progress is not None]
 
 
+def _measured(reply: Sequence[Any]) -> Span | None:
+    if not reply:
+        return None
+    first, last, length, size = reply
+    return Span(first.decode(), last.decode(), length, size)
+
+
 async def dead_spans(ids: Sequence[str]) -> list[tuple[str, Span]]:
     """Returns the requests that have dead sub-requests, and the span of `dead` of each."""
     return await _spans([(request_id, keys.dead(request_id)) for request_id in ids])
@@ -234,20 +236,9 @@ async def spans_of_results(ids: Sequence[str]) -> list[tuple[str, Span]]:
 
 
 async def _spans(streams: Sequence[tuple[str, bytes]]) -> list[tuple[str, Span]]:
-    spans = []
-    for at in range(0, len(streams), _SPANS):  # replies hold whole entries: few per call
-        page = streams[at : at + _SPANS]
-        steps: list[Command] = []
-        for _, stream in page:
-            steps += ends(stream)
-        replies = await Batch(steps)
-        for (request_id, _), *replied in zip(
-            page, replies[::3], replies[1::3], replies[2::3], strict=True
-        ):
-            stream_span = span_of(*replied)
-            if stream_span is not None:
-                spans.append((request_id, stream_span))
-    return spans
+    replies = await run_all([scripts.measure_stream((stream,)) for _, stream in streams])
+    spans = [(one, _measured(reply)) for (one, _), reply in zip(streams, replies, strict=True)]
+    return [(request_id, span) for request_id, span in spans if span is not None]
 
 
 async def read_dead(
@@ -259,18 +250,172 @@ async def read_dead(
     return await sub_requests(request_id, entries), unread
 
 
-async def result_span(request_id: str) -> tuple[Span | None, int, bool]:
-    """Returns the span of `out`, the birth (ms), and True after the end. Raises RequestNotFound.
+class ResultSpan(NamedTuple):
+    """Says what results a request has now; `born` (ms) distinguishes it from others of its id."""
 
-    The birth distinguishes this request from an earlier one with the same id.
-    """
-    state, born = await read(
-        request_id, "state", "born"
-    )  # first, because the end wrote all results
-    if state in {"", "abandoned"}:
+    id: str
+    born: int
+    is_ended: bool
+    rows: int  # results
+    span: Span | None  # of `out`
+
+
+_OF_RESULTS = ("state", "born", "done", "dead")
+
+
+async def result_span(request_id: str) -> ResultSpan:
+    """Returns what results a request has now. Raises RequestNotFound."""
+    (found,) = await result_spans([request_id])
+    if found is None:
         raise not_found(request_id)
-    results = await span(keys.results(request_id))
-    return results, int(born or 0), state in ENDED_STATES
+    return found
+
+
+async def result_spans(ids: Sequence[str]) -> list[ResultSpan | None]:
+    """Returns the same for many requests; None for one that is gone. It costs two commands each."""
+    steps: list[Command | Call[Any]] = []
+    for request_id in ids:  # the state first, because the end wrote all results
+        steps += [
+            hmget(request_id, *_OF_RESULTS),
+            scripts.measure_stream((keys.results(request_id),)),
+        ]
+    replies = await run_all(steps)
+    found: list[ResultSpan | None] = []
+    for request_id, reply, measured in zip(ids, replies[::2], replies[1::2], strict=True):
+        found.append(_result_span(request_id, reply, _measured(measured)))
+    return found
+
+
+def _result_span(
+    request_id: str, reply: Sequence[bytes | None], held: Span | None
+) -> ResultSpan | None:
+    state, born, done, dead = parse_fields(_OF_RESULTS, reply)
+    if state in {"", "abandoned"}:
+        return None
+    rows = int(done or 0) + int(dead or 0)
+    return ResultSpan(request_id, int(born or 0), state in ENDED_STATES, rows, held)
+
+
+async def small_results(
+    ids: Sequence[str], spans: Sequence[Span], *, with_bodies: bool
+) -> list[tuple[Entries, ResultSpan | None]]:
+    """Returns all entries of `out` of small requests, and what they are then; in one round trip."""
+    steps: list[Command | Call[Any]] = []
+    for request_id, held in zip(ids, spans, strict=True):
+        out = keys.results(request_id)
+        whole = Command(b"XRANGE", out, held.first, held.last)
+        heads = scripts.read_heads((out,), first=held.first, last=held.last, count=held.length)
+        steps.append(whole if with_bodies else heads)
+        steps.append(hmget(request_id, *_OF_RESULTS))
+    replies = await Batch(steps)
+    found = []
+    for request_id, entries, reply in zip(ids, replies[::2], replies[1::2], strict=True):
+        read = entries if with_bodies else _empty(entries)
+        found.append((read, _result_span(request_id, reply, None)))
+    return found
+
+
+async def queues_of(ids: Sequence[str]) -> list[str]:
+    """Returns the queue of each request; "" for one that is gone."""
+    replies = await run_all([hmget(request_id, "queue") for request_id in ids])
+    return [parse_fields(("queue",), reply)[0] for reply in replies]
+
+
+# ------------------------------------------------------------------ requests by pattern
+
+
+NAMES_MOST = 1_000_000  # requests of one read
+_SCAN = 5_000  # keys of one look
+
+
+async def named_like(pattern: str, txn: str = "") -> list[str]:
+    """Returns the requests with an id of this pattern (* and ?), or those that `txn` wrote.
+
+    It looks through all keys of each primary. Raises InvalidArgument for more than NAMES_MOST.
+    """
+    kind = "txn" if txn else "req"
+    match = f"{kind}:{{{pattern}}}" + (f":{txn}" if txn else "")
+    found: dict[str, None] = {}
+    for node in await Nodes():
+        cursor = b"0"
+        while True:
+            words = (b"SCAN", cursor, b"MATCH", match, b"COUNT", _SCAN)
+            cursor, names = await OnNode(node, Command(*words))
+            found.update({name.decode()[5:].partition("}")[0]: None for name in names})
+            if len(found) > NAMES_MOST:
+                raise InvalidArgument(
+                    f"more than {NAMES_MOST:,} requests are {txn or pattern}: name fewer of them"
+                )
+            if int(cursor) == 0:
+                break
+    return sorted(found)
+
+
+# ------------------------------------------------------------------ what is kept of rows
+
+
+class RowKeys:
+    """Reads the keys of rows, which `error:{id}` has in parts of a thousand indexes.
+
+    It keeps some parts, because the results of a page often need those of the page before.
+    """
+
+    def __init__(self) -> None:
+        self._parts: dict[tuple[str, int], dict[int, str]] = {}
+
+    async def read(self, asked: Sequence[tuple[str, Sequence[int]]]) -> list[str | None]:
+        """Returns the keys of results, each request with its indexes; None for a row without."""
+        rows = [(one, *divmod(index, _KEYS)) for one, indexes in asked for index in indexes]
+        missing: dict[str, set[int]] = {}
+        for request_id, part, at in rows:
+            if at not in self._parts.get((request_id, part), ()):
+                missing.setdefault(request_id, set()).add(part)
+        if len(self._parts) > _KEY_PARTS:
+            self._parts = {}
+            missing = {}
+            for request_id, part, _ in rows:
+                missing.setdefault(request_id, set()).add(part)
+        fields = {one: sorted(parts) for one, parts in missing.items()}
+        replies = await run_all(
+            [
+                Command(b"HMGET", keys.errors(one), *(b"k%d" % part for part in parts))
+                for one, parts in fields.items()
+            ]
+        )
+        for (one, parts), texts in zip(fields.items(), replies, strict=True):
+            for part, text in zip(parts, texts, strict=True):
+                if text is not None:
+                    self._parts[one, part] = _keys_in(text)
+        return [self._parts.get((one, part), {}).get(at) for one, part, at in rows]
+
+
+_KEYS = 1_000  # see keep_rows in lua/v1/lib/append.lua
+_KEY_PARTS = 64
+
+
+def _keys_in(packed: bytes) -> dict[int, str]:
+    found, at = {}, 0
+    while at < len(packed):
+        index, length = _KEY_HEAD.unpack_from(packed, at)
+        at += _KEY_HEAD.size
+        found[index] = packed[at : at + length].decode("utf-8", "replace")
+        at += length
+    return found
+
+
+_KEY_HEAD = struct.Struct("<HH")
+
+
+async def kept_bodies(asked: Sequence[tuple[str, Sequence[int]]]) -> list[bytes | None]:
+    """Returns the bodies that were kept beside results, each request with its indexes."""
+    replies = await run_all(
+        [
+            Command(b"HMGET", keys.errors(one), *(b"b%d" % index for index in indexes))
+            for one, indexes in asked
+            if indexes
+        ]
+    )
+    return [body for reply in replies for body in reply]
 
 
 async def ended_requests(lives: Sequence[tuple[str, int]]) -> list[Ended | None]:

@@ -42,8 +42,12 @@ GROWING = {
     *("publish", "push_shortest", "put_schedule", "requeue_dead", "stage", "submit", "subscribe"),
     *("hand_over", "join", "hand_chosen", "join_chosen", "change_shared"),
 }
-APART = {"read_heads", "stage", "unstage"}  # they have nothing to do with the request itself
-READING = {"check", "due_schedules", "glance", "list_chosen", "list_dead", "read_heads"}
+# They have nothing to do with the request itself.
+APART = {"measure_stream", "read_heads", "stage", "unstage"}
+READING = {
+    *("check", "due_schedules", "glance", "list_chosen", "list_dead", "measure_stream"),
+    "read_heads",
+}
 ALL_KEYS = {"DEL", "EXISTS", "UNLINK"}
 NO_KEY = {"PUBLISH", "TIME"}  # a channel is no key
 

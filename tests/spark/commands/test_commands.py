@@ -224,7 +224,7 @@ def test_a_request_for_each_key_and_a_column_as_body(here: Here, redis_url: str)
     text = io.StringIO()
     csv.writer(text).writerows([("key", "text"), *rows])
     source = here.file(text.getvalue().encode(), "rows.csv")
-    words = ("submit", source, "--format", "csv", "--key", "key", "--body", "text")
+    words = ("submit", source, "--format", "csv", "--request-column", "key", "--body", "text")
     ended = here(*words, "--json", "--priority", 7)
     assert ended.code == 0, ended.err
     assert [json.loads(line) for line in ended.out.splitlines()] == [
@@ -407,7 +407,7 @@ def mark_of(program: Program) -> bytes:
         ("submit r.txt --limit 0", "limit"),
         ("submit r.txt --priority 100", "priority"),
         ("submit r.txt --id a{b", "request id"),
-        ("submit r.txt --id a --key b", "--key"),
+        ("submit r.txt --id a --request-column b", "--request-column"),
         ("submit r.txt --format xml", "xml"),
         ("collect a{b --out o", "request id"),
         ("work --handler no.such:thing", "no.such"),
@@ -430,7 +430,7 @@ def test_without_java_the_error_names_what_to_install(alone: Program):
 @pytest.mark.rest
 def test_an_unknown_column_is_refused_with_the_existing_ones(here: Here):
     source = here.file(b"a,b\n1,2\n", "r.csv")
-    for words in (("--body", "c"), ("--body", "a", "--key", "c")):
+    for words in (("--body", "c"), ("--body", "a", "--request-column", "c")):
         ended = here("submit", source, "--format", "csv", *words)
         refused(ended, 2, "r.csv has no such column, it has a, b")
     ended = here("submit", source, "--format", "csv")

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     import redis
 
 pytestmark = pytest.mark.parametrize("redis_server", backends.one(), indirect=True)
-DEDUPE = {"writeMode": "dedupe", "idColumn": "body"}
+DEDUPE = {"writeMode": "dedupe", "keyColumn": "body"}
 
 
 def write(url: str, bodies: list[str], **options: str) -> None:
@@ -84,7 +84,9 @@ def test_ids_that_were_there_are_counted(redis_url: str, caplog: pytest.LogCaptu
     write(redis_url, ["a", "b"], finalize="false", **DEDUPE)
     write(redis_url, ["b", "c", "d"], txn="t2", finalize="false", **DEDUPE)
     (line,) = warnings_in(caplog)
-    assert line.startswith("txn t2: 2 of 3 rows were added to request r1; rows with the ids of the")
+    assert line.startswith(
+        "txn t2: 2 of 3 rows were added to request r1; rows with the keys of the"
+    )
 
 
 def test_places_that_were_filled_are_counted(redis_url: str, caplog: pytest.LogCaptureFixture):

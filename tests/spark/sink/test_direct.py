@@ -27,10 +27,10 @@ if TYPE_CHECKING:
     from fairlane.drivers.sync import SyncDriver
 
 pytestmark = pytest.mark.parametrize("redis_server", backends.one(), indirect=True)
-DEDUPE = {"writeMode": "dedupe", "idColumn": "id"}
+DEDUPE = {"writeMode": "dedupe", "keyColumn": "id"}
 MODES = pytest.mark.parametrize(
     "mode",
-    [DEDUPE, {"writeMode": "pipelined"}, {"writeMode": "pipelined", "idColumn": "id"}],
+    [DEDUPE, {"writeMode": "pipelined"}, {"writeMode": "pipelined", "keyColumn": "id"}],
     ids=["dedupe", "pipelined", "pipelined by id"],
 )
 
@@ -50,7 +50,7 @@ def test_each_key_has_a_request_of_its_own(
     mode: str, spark: Any, redis_url: str, redis_client: redis.Redis
 ):
     keyed = numbers(spark, 1000).selectExpr("concat('k', id % 7) AS k", "id", "body")
-    write(keyed, redis_url, requestColumn="k", writeMode=mode, idColumn="id")
+    write(keyed, redis_url, requestColumn="k", writeMode=mode, keyColumn="id")
     for key in range(7):
         found = bodies_in(redis_client, f"k{key}")
         assert sorted(found) == sorted(b"row %d" % i for i in range(key, 1000, 7))

@@ -22,7 +22,7 @@ pytestmark = [
 
 
 @pytest.mark.parametrize(
-    "options", [{}, {"writeMode": "dedupe", "idColumn": "id"}, {"writeMode": "pipelined"}], ids=str
+    "options", [{}, {"writeMode": "dedupe", "keyColumn": "id"}, {"writeMode": "pipelined"}], ids=str
 )
 def test_rows_come_in_and_are_worked_off(
     spark: Any, redis_url: str, driver: SyncDriver, options: dict[str, str]

@@ -28,7 +28,7 @@ from fairlane.spark.data_source import FairlaneSource, SparkOptions
 from fairlane.spark.sink import stream_writer_of, writer_of
 from fairlane.spark.sink.plan import OPTIONS, STREAM_OPTIONS, plan_of
 from fairlane.spark.sink.writers import LiveWriter, StagedStreamWriter, StagedWriter
-from fairlane.spark.source.columns import struct_of
+from fairlane.spark.source.columns import table_of
 
 BODY = StructType().add("body", StringType())
 WIDE = StructType().add("key", StringType()).add("text", StringType())
@@ -92,7 +92,7 @@ def test_a_view_is_not_written_to():
     with pytest.raises(InvalidArgument, match=r"INSERT cannot write to it: write with df\.write"):
         writer_of(HERE | {"view": "results"}, BODY, False)
     with pytest.raises(InvalidArgument, match="INSERT cannot write to it"):
-        writer_of(HERE, struct_of("results"), False)
+        writer_of(HERE, table_of("results"), False)
 
 
 def test_the_policy_is_that_of_the_options():
@@ -129,8 +129,7 @@ def test_a_stream_leaves_its_request_open_for_a_week():
         ({"priority": "100"}, BODY, "from 0 to 99"),
         ({"limit": "none"}, BODY, "from 1 to 10,000"),
         ({"writeMode": "stage"}, BODY, "did you mean staged"),
-        ({"writeMode": "dedupe"}, BODY, "idColumn"),
-        ({"idColumn": "body"}, BODY, "writeMode dedupe and pipelined"),
+        ({"writeMode": "dedupe"}, BODY, "keyColumn"),
         ({"maxWaiting": "9"}, BODY, "writeMode dedupe and pipelined"),
         ({"txn": "a b"}, BODY, "txn"),
         ({"request": "a{b}"}, BODY, "request id"),

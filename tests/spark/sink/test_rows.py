@@ -216,7 +216,7 @@ def test_a_row_of_arrow_holds_nothing_of_other_rows(kind: str):
 
 KEYED = {"requestColumn": "key"}
 RANKED = {"priorityColumn": "p"}
-DEDUPE = {"idColumn": "i", "writeMode": "dedupe"}
+DEDUPE = {"keyColumn": "i", "writeMode": "dedupe"}
 LONG = "x" * (settings.MAX_BODY + 1)
 TOO_LONG = 'row 1 of partition 4: "body" has 1,048,577 bytes: the most is 1,048,576'
 TWO_RANKS = 'request r1 has rows with 1 and with 2 in column "p"'

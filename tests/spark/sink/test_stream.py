@@ -98,6 +98,6 @@ def test_a_request_for_each_key_of_a_stream(stream: Stream, redis_client: redis.
 def test_rows_of_a_stream_join_while_it_writes(stream: Stream, redis_client: redis.Redis):
     stream.add()
     stream.add()
-    stream.run(request="r1", writeMode="dedupe", idColumn="body")
+    stream.run(request="r1", writeMode="dedupe", keyColumn="body")
     assert sorted(bodies_in(redis_client, "r1")) == sorted(stream.lines)
     assert stored(redis_client, "r1")["open"] == "1"

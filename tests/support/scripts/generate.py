@@ -89,7 +89,7 @@ TYPES: dict[str, str] = {
     **dict.fromkeys(
         (
             *("acquired", "entries", "policy", "queued", "rows", "scores", "settled"),
-            *("submitted", "tokens", "unlogged", "workers"),
+            *("span", "submitted", "tokens", "unlogged", "workers"),
         ),
         "list[Any]",
     ),

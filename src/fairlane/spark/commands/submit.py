@@ -45,21 +45,24 @@ _MODES = ("staged", "dedupe", "pipelined")
     type=click.Choice(("json", "arrow")),
     help="The whole row is the body: as a JSON object, or as an Arrow stream.",
 )
-@click.option("--key", metavar="COL", help="A request for each value of this column, its id.")
+@click.option(
+    "--request-column", "column", metavar="COL",
+    help="A request for each value of this column, its id.",
+)  # fmt: skip
 @click.option(
     "--id", "xid", metavar="XID", help="The request's id.  [default: that of --txn, or a new one]"
 )
 @request_options(_OF_ROWS)
 @click.option(
     "--mode", type=click.Choice(_MODES), default="staged", show_default=True,
-    help="staged: all or nothing; dedupe: by --id-column; pipelined: workers start immediately.",
+    help="staged: all or nothing; dedupe: by --key-column; pipelined: workers start immediately.",
 )  # fmt: skip
 @click.option(
-    "--id-column", metavar="COL", help="The column that identifies a row, for --mode dedupe."
+    "--key-column", metavar="COL", help="The column that identifies a row: results show it."
 )
 @click.option(
     "--txn", metavar="NAME",
-    help="Repeating a command with the same NAME adds nothing. Without --id or --key it is the id.",
+    help="Repeating a command with the same NAME adds nothing. Unless ids are given it is the id.",
 )  # fmt: skip
 @click.option(
     "--finalize/--open", "is_final", default=True,
@@ -70,18 +73,20 @@ _MODES = ("staged", "dedupe", "pipelined")
 @json_option
 @redis_option
 def command(
-    source: str, form: str, key: str | None, xid: str | None, master: str | None,
+    source: str, form: str, column: str | None, xid: str | None, master: str | None,
     redis: str | None, as_json: bool, **chosen: Any,
 ) -> int:  # fmt: skip
     """Submit the rows of SOURCE: a file, a folder or a pattern, of this machine or of s3a:, hdfs:.
 
     Text has a row a line; csv has its columns' names in the first line. Prints the request's id,
-    with --key those of all. Exit code 2: nothing was submitted; 5: Redis cannot be used.
+    with --request-column those of all. Exit code 2: nothing was submitted; 5: Redis cannot be used.
     """
     from fairlane.protocol.keys import check_name, new_id
 
-    if key is not None and xid is not None:
-        raise InvalidArgument("--key takes the ids from its column: leave out --id or --key")
+    if column is not None and xid is not None:
+        raise InvalidArgument(
+            "--request-column takes the ids from its column: leave out --id or --request-column"
+        )
     chosen |= {option.name: option.default for option in _OF_ROWS if chosen[option.name] is None}
     read_options({option.name: chosen[option.name] for option in _OF_ROWS})
     check_name("queue", chosen["queue"])
@@ -94,10 +99,10 @@ def command(
     url = redis_for(master, redis)
     with spark_session(master, f"submit {source}") as spark:
         rows = read(spark, source, form)
-        target = {"requestColumn": key} if key else {"request": request_id}
-        options = {"redis": url, **target, **_options(rows, source, form, key, **chosen)}
+        target = {"requestColumn": column} if column else {"request": request_id}
+        options = {"redis": url, **target, **_options(rows, source, form, column, **chosen)}
         must_answer(url)
-        return _submit(spark, rows, options, key, chosen, as_json=as_json)
+        return _submit(spark, rows, options, column, chosen, as_json=as_json)
 
 
 def read(spark: SparkSession, source: str, form: str) -> DataFrame:
@@ -114,16 +119,17 @@ def read(spark: SparkSession, source: str, form: str) -> DataFrame:
 
 
 def _options(
-    rows: DataFrame, source: str, form: str, key: str | None, *, body: str | None,
+    rows: DataFrame, source: str, form: str, request_column: str | None, *, body: str | None,
     body_format: str | None, priority: int, limit: int, queue: str, mode: str,
-    id_column: str | None, txn: str | None, is_final: bool,
+    key_column: str | None, txn: str | None, is_final: bool,
 ) -> dict[str, str]:  # fmt: skip
     """Returns the sink's options. Raises InvalidArgument for a column that does not exist."""
     if body is not None and body_format is not None:
         raise InvalidArgument("--body names one column, --body-format takes all: leave one out")
     from fairlane.spark.sink.plan import column_of
 
-    for name, column in (("--body", body), ("--key", key), ("--id-column", id_column)):
+    given = {"--body": body, "--request-column": request_column, "--key-column": key_column}
+    for name, column in given.items():
         if column is not None and not column_of(column, rows.columns):
             raise InvalidArgument(
                 f"{name} {column}: {source} has no such column, it has {', '.join(rows.columns)}"
@@ -138,20 +144,20 @@ def _options(
             "what is the body? --body COL names a column, --body-format json takes the whole row; "
             f"{source} has {', '.join(rows.columns)}"
         )
-    if id_column is not None:
-        options["idColumn"] = id_column
+    if key_column is not None:
+        options["keyColumn"] = key_column
     if txn is not None:
         options["txn"] = txn
     return options | {"finalize": "true" if is_final else "false"}
 
 
 def _submit(
-    spark: SparkSession, rows: DataFrame, options: dict[str, str], key: str | None,
+    spark: SparkSession, rows: DataFrame, options: dict[str, str], column: str | None,
     chosen: dict[str, Any], *, as_json: bool,
 ) -> int:  # fmt: skip
     from fairlane.spark.data_source import FORMAT
 
-    names = [options["request"]] if key is None else _keys_of(rows, key)
+    names = [options["request"]] if column is None else _ids_of(rows, column)
     before = _totals(options, names)
     began = clock.mono_s()
     with StageProgress(spark, "submitting"):
@@ -172,12 +178,12 @@ def _submit(
     return 0
 
 
-def _keys_of(rows: DataFrame, key: str) -> list[str]:
+def _ids_of(rows: DataFrame, name: str) -> list[str]:
     """Returns the ids in the column. The sink refuses a null and names its row."""
     from pyspark.sql import functions as sql
 
-    column = sql.col(f"`{key}`").cast("string").alias("key")
-    ids = rows.select(column).where("key is not null").distinct().orderBy("key")
+    column = sql.col(f"`{name}`").cast("string").alias("id")
+    ids = rows.select(column).where("id is not null").distinct().orderBy("id")
     return [name for (name,) in ids.toLocalIterator()]
 
 

@@ -15,7 +15,7 @@ from fairlane.spark.sink.writers import (
     begin_first,
     look_first,
 )
-from fairlane.spark.source.columns import COLUMNS
+from fairlane.spark.source.columns import COLUMNS, table_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -53,7 +53,7 @@ def _refuse_views(options: Mapping[str, str], schema: StructType) -> None:
     """Raises InvalidArgument for what INSERT writes to a view of `view_columns`."""
     names = {name.lower() for name in options}
     columns = schema.fieldNames()
-    is_view = any(columns == [name for name, _ in view] for view in COLUMNS.values())
+    is_view = any(columns == table_of(view).names for view in COLUMNS)
     has_body = "body" in columns or names & {"bodycolumn", "bodyformat"}
     if "view" in names or (is_view and not has_body):
         raise InvalidArgument(

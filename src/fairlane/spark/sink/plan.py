@@ -43,9 +43,9 @@ if TYPE_CHECKING:
 MODES = ("staged", "dedupe", "pipelined")
 FORMATS = ("json", "arrow")
 OPTIONS = (
-    *("request", "requestColumn", "bodyColumn", "bodyFormat", "idColumn", "priority"),
+    *("request", "requestColumn", "bodyColumn", "bodyFormat", "keyColumn", "priority"),
     *("priorityColumn", "limit", "limitColumn", "writeMode", "txn", "batchSize", "finalize"),
-    *("maxWaiting", "openFor", "stageTtl", "attempts", "backoff", "lease", "retain"),
+    *("maxWaiting", "keepBodies", "openFor", "stageTtl", "attempts", "backoff", "lease", "retain"),
     *("deadline", "timeLimit", "patience"),
 )
 # Options that Spark's own streaming leaves among ours.
@@ -63,7 +63,8 @@ class WritePlan:
     request_column: str
     body_column: str  # "" = the whole row, in `body_format`
     body_format: str
-    id_column: str
+    key_column: str  # "" = rows have no keys
+    keeps_bodies: bool
     priority_column: str
     limit_column: str
     mode: str
@@ -83,7 +84,7 @@ class WritePlan:
 
     def transaction(self, name: str) -> Txn:
         """Returns the transaction of this name for the operations."""
-        return Txn(name, self.finalize, self.open_ms)
+        return Txn(name, self.finalize, self.open_ms, self.keeps_bodies)
 
     def policy_of(self, priority: int | None, limit: int | None) -> Policy:
         """Returns the policy for rows with this priority and limit; None = the option's."""
@@ -110,7 +111,8 @@ def plan_of(options: SparkOptions, schema: StructType, *, is_stream: bool) -> Wr
         request_column=request_column,
         body_column=body_column,
         body_format=body_format,
-        id_column=_column(options, schema, "idColumn"),
+        key_column=_column(options, schema, "keyColumn"),
+        keeps_bodies=options.flag("keepBodies", default=False),
         priority_column=_column(options, schema, "priorityColumn"),
         limit_column=_column(options, schema, "limitColumn"),
         mode=mode,
@@ -135,13 +137,12 @@ def plan_of(options: SparkOptions, schema: StructType, *, is_stream: bool) -> Wr
 
 def _check_together(plan: WritePlan, *, is_stream: bool) -> None:
     """Raises InvalidArgument for options that do not go together."""
-    if plan.mode == "dedupe" and not plan.id_column:
+    if plan.mode == "dedupe" and not plan.key_column:
         raise InvalidArgument(
-            "writeMode dedupe needs the column that identifies a row: give idColumn"
+            "writeMode dedupe needs the column that identifies a row: give keyColumn"
         )
-    if plan.mode == "staged" and (plan.id_column or plan.max_waiting):
-        name = "idColumn" if plan.id_column else "maxWaiting"
-        raise InvalidArgument(f'option "{name}" is for writeMode dedupe and pipelined')
+    if plan.mode == "staged" and plan.max_waiting:
+        raise InvalidArgument('option "maxWaiting" is for writeMode dedupe and pipelined')
     if is_stream and plan.finalize and plan.request:
         raise InvalidArgument(
             f'option "finalize" would seal request {plan.request} with the first micro-batch, and '
@@ -265,7 +266,7 @@ def _check_columns(plan: WritePlan, schema: StructType) -> None:
     texts = (StringType, BinaryType, IntegralType)
     wanted: list[tuple[str, str, tuple[Any, ...], str]] = [
         ("requestColumn", plan.request_column, texts, "a string or a whole number"),
-        ("idColumn", plan.id_column, texts, "a string, binary or a whole number"),
+        ("keyColumn", plan.key_column, (StringType, IntegralType), "a string or a whole number"),
         ("priorityColumn", plan.priority_column, (IntegralType,), "a whole number"),
         ("limitColumn", plan.limit_column, (IntegralType,), "a whole number"),
     ]

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
     from fairlane.spark.sink.plan import WritePlan
 
-_ID_MOST = 1024  # bytes of an id of idColumn
+_KEY_MOST = 1024  # bytes of a row's key
 _END_OF_STREAM = b"\xff\xff\xff\xff\0\0\0\0"  # of an Arrow IPC stream: no further message
 
 
@@ -72,7 +72,7 @@ class RowGroup(NamedTuple):
 
     request: str
     bodies: Columns
-    ids: Columns | None
+    keys: Columns | None
     start: int
     end: int
     priority: int | None
@@ -84,14 +84,14 @@ class RowBatch(NamedTuple):
 
     rows: int
     packed: bytes
-    ids: bytes  # packed, too
+    keys: bytes  # packed, too; b"" without keys
 
 
 def pieces(group: RowGroup, most: int) -> Iterator[RowBatch]:
     """Yields the rows of a group in chunks of at most `most`."""
     for start, end in group.bodies.cuts(group.start, group.end, most):
-        ids = b"" if group.ids is None else joined(end - start, *group.ids.part(start, end))
-        yield RowBatch(end - start, joined(end - start, *group.bodies.part(start, end)), ids)
+        own = b"" if group.keys is None else joined(end - start, *group.keys.part(start, end))
+        yield RowBatch(end - start, joined(end - start, *group.bodies.part(start, end)), own)
 
 
 class Reader:
@@ -107,16 +107,16 @@ class Reader:
         if batch.num_rows == 0:
             return
         bodies = self._bodies(batch)
-        ids = self._text(batch, plan.id_column, _ID_MOST) if plan.id_column else None
+        own = self._text(batch, plan.key_column, _KEY_MOST) if plan.key_column else None
         terms = [self._numbers(batch, name) for name in (plan.priority_column, plan.limit_column)]
         if plan.request:
             bounds = [(plan.request, 0, batch.num_rows)]
         else:
             order, bounds = self._by_request(batch)
             bodies = bodies.take(order)
-            ids = None if ids is None else ids.take(order)
+            own = None if own is None else own.take(order)
             terms = [None if numbers is None else numbers.take(order) for numbers in terms]
-        packed = Columns(bodies), None if ids is None else Columns(ids)
+        packed = Columns(bodies), None if own is None else Columns(own)
         for request, start, end in bounds:
             names = (plan.priority_column, plan.limit_column)
             priority, limit = (

@@ -28,6 +28,7 @@ from fairlane.spark.commit import (
     commit,
     joined,
     look,
+    note_keyed,
     seal_all,
     stage,
     stage_all,
@@ -80,11 +81,11 @@ def log_brought(txn: str, brought: Sequence[Brought]) -> None:
     _log.log(level, "%s", text)
 
 
-def log_added(txn: str, requests: Sequence[str], rows: int, new: int, *, by_ids: bool) -> None:
+def log_added(txn: str, requests: Sequence[str], rows: int, new: int, *, by_keys: bool) -> None:
     """Logs how many rows joined their requests; as a warning when some were there before."""
     text = f"txn {txn}: {new:,} of {rows:,} rows were added to {_named(requests)}"
-    if new < rows and by_ids:
-        text += "; rows with the ids of the others were there before"
+    if new < rows and by_keys:
+        text += "; rows with the keys of the others were there before"
     elif new < rows:
         text += (
             "; an earlier write or attempt with this txn had filled the places of the others in "
@@ -174,6 +175,8 @@ class Adder:
                     is_noted=self.is_noted,
                 )
             )
+            if self.plan.key_column:
+                self.driver.run(note_keyed(group.request, self.txn))
             added = self._added[group.request] = Added(group.request)
         added.priority = one_of(group.request, "priority", added.priority, group.priority)
         added.limit = one_of(group.request, "limit", added.limit, group.limit)
@@ -182,9 +185,9 @@ class Adder:
     def _add(self, added: Added, piece: RowBatch) -> None:
         plan = self.plan
         call: Call[AppendUniqueReply] | Call[AppendPartitionReply]
-        if plan.id_column:
+        if plan.key_column:
             call = append_unique(
-                added.request, piece.ids, piece.packed, self.txn, plan.policy.retain_ms
+                added.request, piece.keys, piece.packed, self.txn, plan.policy.retain_ms
             )
         else:
             call = append_partition(
@@ -197,7 +200,7 @@ class Adder:
 
 
 def by_ids(plan: WritePlan) -> bool:
-    """Returns True if rows are recognised by id. Then any transaction may add them."""
+    """Returns True if rows are recognised by key. Then any transaction may add them."""
     return plan.mode == "dedupe"
 
 
@@ -286,7 +289,7 @@ class LiveWriter(DataSourceArrowWriter):
             _requests(self.plan, messages),
             sum(part.rows for part in parts),
             sum(part.new for part in parts),
-            by_ids=bool(self.plan.id_column),
+            by_keys=bool(self.plan.key_column),
         )
         if is_abortable(self.plan):
             run(self.plan, direct_append.end_live(self.plan.transaction(self.plan.txn)))
@@ -355,25 +358,27 @@ class _Filling:
     def __init__(self, request: str, name: str) -> None:
         self.staged = Staged(request, Area(name, 0, 0))
         self.count = self.size = 0
-        self.lengths: list[Any] = []
-        self.bodies: list[Any] = []
+        self.columns: tuple[list[bytes], ...] = ([], [], [], [])  # of bodies, then of keys
 
     def take(self, count: int, packed: bytes) -> int:
         """Counts a chunk; returns its number."""
         self.staged.area = self.staged.area.grown(count, packed)
         return self.staged.area.chunks
 
-    def hold(self, lengths: Any, bodies: Any) -> None:
+    def hold(self, count: int, size: int, *parts: Any) -> None:
         """Keeps a copy of some rows, so that their batch can go."""
-        self.lengths.append(bytes(lengths))
-        self.bodies.append(bytes(bodies))
-        self.count += len(lengths) // 4
-        self.size += len(bodies)
+        for column, part in zip(self.columns, parts, strict=False):
+            column.append(bytes(part))
+        self.count += count
+        self.size += size
 
     def release(self) -> bytes:
         """Returns the waiting rows as one chunk."""
-        packed = joined(self.count, b"".join(self.lengths), b"".join(self.bodies))
-        self.lengths, self.bodies, self.count, self.size = [], [], 0, 0
+        lengths, bodies, key_lengths, own = map(b"".join, self.columns)
+        packed = joined(self.count, lengths, bodies)
+        if key_lengths:
+            packed += joined(self.count, key_lengths, own)
+        self.columns, self.count, self.size = ([], [], [], []), 0, 0
         return packed
 
 
@@ -391,15 +396,17 @@ class Stager:
         self._calls: list[Call[Any]] = []
         self._held = self._held_rows = 0
 
-    def write(self, batches: Iterable[Any]) -> list[Staged]:
-        """Stages all rows; returns what was staged. Raises InvalidArgument, RedisError."""
-        for batch in batches:
-            for group in self._reader.groups(batch):
-                self._add(group)
-            while self._held > _HELD or self._held_rows > _HELD_ROWS:
-                self._flush(
-                    max(self._filling.values(), key=lambda filling: (filling.size, filling.count))
-                )
+    def add(self, batch: Any) -> None:
+        """Stages a batch, or keeps some of its rows. Raises InvalidArgument, RedisError."""
+        for group in self._reader.groups(batch):
+            self._add(group)
+        while self._held > _HELD or self._held_rows > _HELD_ROWS:
+            self._flush(
+                max(self._filling.values(), key=lambda filling: (filling.size, filling.count))
+            )
+
+    def finish(self) -> list[Staged]:
+        """Stages the rows that were kept; returns what was staged. Raises RedisError."""
         for filling in self._filling.values():
             if filling.count:
                 self._flush(filling)
@@ -415,17 +422,18 @@ class Stager:
         staged.limit = one_of(group.request, "limit", staged.limit, group.limit)
         if self.plan.request:
             for piece in pieces(group, self.plan.batch_size):
-                self._stage(filling, piece.rows, piece.packed)
+                self._stage(filling, piece.rows, piece.packed + piece.keys)
             return
-        bodies = group.bodies
+        bodies, own = group.bodies, group.keys
         for start, end in bodies.cuts(group.start, group.end, self.plan.batch_size):
             size = bodies.size(start, end)
+            parts = (*bodies.part(start, end), *(own.part(start, end) if own else ()))
             if (
                 filling.count + end - start > self.plan.batch_size
                 or filling.size + size > settings.CHUNK_BYTES
             ):
                 self._flush(filling)
-            filling.hold(*bodies.part(start, end))
+            filling.hold(end - start, size, *parts)
             self._held, self._held_rows = self._held + size, self._held_rows + end - start
 
     def _flush(self, filling: _Filling) -> None:
@@ -451,7 +459,10 @@ def stage_rows(plan: WritePlan, txn: str, batches: Iterator[Any]) -> list[Staged
     task = TaskContext.get()
     partition, attempt = (task.partitionId(), task.taskAttemptId()) if task else (0, 0)
     with closing(plan.driver()) as driver:
-        return Stager(plan, driver, txn, partition, attempt).write(batches)
+        stager = Stager(plan, driver, txn, partition, attempt)
+        for batch in batches:
+            stager.add(batch)
+        return stager.finish()
 
 
 def shares_of(plan: WritePlan, messages: Sequence[StagedMessage | None]) -> list[TxnShare]:
@@ -472,16 +483,19 @@ def shares_of(plan: WritePlan, messages: Sequence[StagedMessage | None]) -> list
     return shares
 
 
-def commit_staged(plan: WritePlan, txn: str, messages: Sequence[StagedMessage | None]) -> None:
-    """Commits a transaction, and logs what came in. Raises as spark.commit.commit does."""
+def commit_staged(
+    plan: WritePlan, txn: str, messages: Sequence[StagedMessage | None]
+) -> list[Brought]:
+    """Commits a transaction; returns and logs what came in. Raises as commit does."""
     shares = shares_of(plan, messages)
     parts = sum(len(share.areas) for share in shares)
     hint_at_scattered(plan.request_column, len(shares), parts)
     try:
-        brought = run(plan, commit(shares, plan.transaction(txn)))
+        brought: list[Brought] = run(plan, commit(shares, plan.transaction(txn)))
     except RedisError as error:
         raise type(error)(f"{error}; {_how_to_go_on(plan, txn)}") from error
     log_brought(txn, brought)
+    return brought
 
 
 def _how_to_go_on(plan: WritePlan, txn: str) -> str:

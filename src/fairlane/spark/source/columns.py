@@ -71,7 +71,7 @@ class Condition(NamedTuple):
 
 def accept(view: str, filters: Iterable[Filter], accepted: list[Condition]) -> Iterator[Filter]:
     """Adds the conditions that are checked here to `accepted`; yields Spark's part."""
-    kinds = dict(COLUMNS[view])
+    kinds = dict(COLUMNS[view])  # the others are of no entry, so Spark checks them
     for pushed in filters:
         condition = _condition(pushed, kinds)
         if condition is None:
@@ -192,14 +192,27 @@ COLUMNS: Mapping[str, tuple[tuple[str, DataType], ...]] = {
 }
 
 
+# Columns of results beside those that an entry of `out` has. A schema must name `body`.
+_OF_RESULTS = (("request", TEXT), ("key", TEXT), ("body", BYTES))
+
+
 def struct_of(view: str) -> StructType:
-    """Returns all columns of a view."""
+    """Returns the columns of a view that its entries in Redis have."""
     return StructType([StructField(name, kind) for name, kind in COLUMNS[view]])
+
+
+def table_of(view: str, *, whole: bool = False) -> StructType:
+    """Returns the columns of a view that Spark reads; with `whole` also those to be named."""
+    if view != "results":
+        return struct_of(view)
+    (request, key, body), (index, *others) = _OF_RESULTS, COLUMNS[view]
+    rows = (request, index, key, *((body,) if whole else ()), *others)
+    return StructType([StructField(name, kind) for name, kind in rows])
 
 
 def check_schema(view: str, schema: StructType) -> None:
     """Raises InvalidArgument when `schema` has columns that the view has not, or other types."""
-    right = dict(COLUMNS[view])
+    right = {field.name: field.dataType for field in table_of(view, whole=True)}
     for field in schema.fields:
         kind = right.get(field.name.lower())
         if kind is None:

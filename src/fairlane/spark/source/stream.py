@@ -33,7 +33,14 @@ from fairlane.protocol import keys
 from fairlane.spark import stream_ranges
 from fairlane.spark.data_source import SparkOptions
 from fairlane.spark.source.columns import arrow_of, batch_of, check_schema, ending_columns
-from fairlane.spark.source.views import KNOWN, MOST_PARTS, read_results, view_of
+from fairlane.spark.source.views import (
+    KNOWN,
+    MOST_PARTS,
+    RowReader,
+    choice_of,
+    read_results,
+    view_of,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -97,7 +104,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def __init__(self, view: str, options: SparkOptions, schema: StructType) -> None:
         self.view, self.schema = view, schema
         self.redis, self.queue = options.redis, keys.check_name("queue", options.queue)
-        self.request = options.text("request")
+        self.request = _one(options)
         self.name = f"{view}:{self.request or self.queue}"
         self.stream = keys.results(self.request) if self.request else keys.completed(self.queue)
         self.parts = options.number("minPartitions", 1, 1, MOST_PARTS)
@@ -212,8 +219,8 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         with closing(SyncDriver(self.redis)) as driver:
             if not self.request:
                 return driver.run(completion.span(self.stream)), 0
-            span, born, _ = driver.run(stream_ranges.result_span(self.request))
-            return span, born
+            life = driver.run(stream_ranges.result_span(self.request))
+            return life.span, life.born
 
     def _offset(self, entry: str, born: int) -> dict[str, Any]:
         offset = {self.name: entry, "born": born}
@@ -262,7 +269,9 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def _pages(self, driver: SyncDriver, piece: StreamRange) -> Iterator[dict[str, Any]]:
         if self.request:
-            yield from read_results(driver, self.request, piece)
+            rows = RowReader(driver, self.schema)
+            for results in read_results(driver, self.request, piece):
+                yield rows.complete(results, [(self.request, len(results["index"]))])
             return
         unread: StreamRange | None = piece
         while unread is not None:
@@ -290,7 +299,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         So the entry `at` itself may be missing.
         """
         try:
-            _, born_now, _ = driver.run(stream_ranges.result_span(self.request))
+            born_now = driver.run(stream_ranges.result_span(self.request)).born
         except RequestNotFound:
             return f"request {self.request} is gone"
         if born_now != born:
@@ -305,6 +314,19 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             f"the stream {self.name} has lost entries that were not read yet: {why}. To go on with "
             "what is left set the option failOnDataLoss to false; to prevent it read more often"
         )
+
+
+def _one(options: SparkOptions) -> str:
+    """Returns the request whose results are the stream, "" for the log. Raises InvalidArgument."""
+    if "request" not in options and "txn" not in options:
+        return ""
+    ids = choice_of(options).ids
+    if len(ids) != 1:
+        raise InvalidArgument(
+            "a stream of results is of one request: name it by its id, or read several with "
+            "spark.read"
+        )
+    return ids[0]
 
 
 def _begin(at: str) -> str:

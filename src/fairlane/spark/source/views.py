@@ -8,21 +8,25 @@ Results that have expired since then are an error, and not no rows.
 from __future__ import annotations
 
 import abc
+import json
 from contextlib import closing
+from itertools import groupby
+from math import ceil
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark.sql.datasource import DataSourceReader, InputPartition
+from pyspark.sql.types import StructType
 
 from fairlane.drivers.sync import SyncDriver
-from fairlane.errors import InvalidArgument, RequestLost, RequestNotFound
+from fairlane.errors import InvalidArgument, RequestLost, RequestNotFound, not_found
 from fairlane.operations import completion as completion_log
-from fairlane.operations import request_state
 from fairlane.operations.chosen import FAN, NEXT, shown_body
-from fairlane.operations.completion import ERROR_DROPPED, error_texts
+from fairlane.operations.completion import ERROR_DROPPED, error_texts, error_texts_of_many
 from fairlane.operations.dead_letters import page_size
 from fairlane.protocol import keys
+from fairlane.protocol.steps import TOGETHER
 from fairlane.spark import stream_ranges
 from fairlane.spark.data_source import NO_CATALOG, SparkOptions
 from fairlane.spark.source.columns import (
@@ -41,6 +45,7 @@ from fairlane.spark.source.columns import (
     narrow,
     progress_row,
     struct_of,
+    table_of,
     worker_row,
 )
 from fairlane.spark.stream_ranges import (
@@ -55,7 +60,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
     from pyspark.sql.datasource import Filter
-    from pyspark.sql.types import StructType
 
     from fairlane.operations.completion import Entries
     from fairlane.spark.stream_ranges import StreamRange
@@ -94,6 +98,32 @@ def read_results(
 
 def _with_errors(driver: SyncDriver, request_id: str, entries: Entries) -> dict[str, Any]:
     return columns(entries, driver.run(error_texts(request_id, named_errors(entries))))
+
+
+class RowReader:
+    """Adds the columns of results that their entries do not have, if the schema names them."""
+
+    def __init__(self, driver: SyncDriver, schema: StructType) -> None:
+        self.driver, self.keys = driver, stream_ranges.RowKeys()
+        self.wanted = {field.name.lower() for field in schema.fields}
+
+    def complete(self, page: Columns, of: Sequence[tuple[str, int]]) -> Columns:
+        """Returns a page of results with these columns; `of` has its requests and their rows."""
+        if "request" in self.wanted:
+            page["request"] = pa.concat_arrays(
+                [pa.repeat(pa.scalar(name, pa.string()), rows) for name, rows in of]
+            )
+        if self.wanted & {"key", "body"}:
+            indexes = page["index"].to_pylist()
+            asked, at = [], 0
+            for name, rows in of:
+                asked.append((name, indexes[at : at + rows]))
+                at += rows
+            if "key" in self.wanted:
+                page["key"] = self.driver.run(self.keys.read(asked))
+            if "body" in self.wanted:
+                page["body"] = self.driver.run(stream_ranges.kept_bodies(asked))
+        return page
 
 
 class Wants(NamedTuple):
@@ -276,11 +306,13 @@ def _settler(entry: tuple[bytes, Any]) -> tuple[bytes, bytes]:
 
 
 STREAMED = ("startingOffsets", "maxOffsetsPerTrigger", "failOnDataLoss")
-KNOWN = ("view", "request", "minPartitions", "born", *STREAMED)
+KNOWN = ("view", "request", "txn", "minPartitions", "born", *STREAMED)
 # A Spark task reads about so many rows, and so many bytes, without minPartitions. A task costs
 # about 50 ms, however little it reads.
 ROWS = 100_000
 BYTES = 64 << 20
+OF_REQUEST = 4 << 10  # bytes that a request counts besides its results: to ask for it takes time
+SMALL = 64  # entries of a request that is read together with others
 IDS = 1_000  # requests of one look
 MOST_PARTS = 10_000
 
@@ -293,22 +325,71 @@ def view_of(options: SparkOptions) -> str:
     Raises InvalidArgument for an unknown view, and for a request that is missing or not
     allowed.
     """
-    default = "results" if "request" in options else "completions"
-    view = options.choice("view", tuple(COLUMNS), default)
-    if view == "results":
-        keys.check_name("request id", options.required("request", "the id of a request"))
-    elif "request" in options and view != "dead":
+    named = [name for name in ("request", "txn") if name in options]
+    view = options.choice("view", tuple(COLUMNS), "results" if named else "completions")
+    if view == "results" and not named:
+        options.required("request", "the id of a request")
+    if named and view not in {"results", "dead"}:
         raise InvalidArgument(
-            f'option "request" goes with the views results and dead, not with {view}'
+            f'option "{named[0]}" goes with the views results and dead, not with {view}'
         )
+    if len(named) > 1:
+        raise InvalidArgument('options "request" and "txn" exclude each other: leave one out')
+    if named:
+        choice_of(options)
     if "born" in options and view != "results":
         raise InvalidArgument(f'option "born" goes with the view results, not with {view}')
     return view
 
 
+class Choice(NamedTuple):
+    """Says which requests to read: these ids, those of a pattern, or those of a transaction."""
+
+    ids: tuple[str, ...]
+    pattern: str = ""
+    txn: str = ""
+
+    def find(self, driver: SyncDriver, queue: str) -> tuple[str, ...]:
+        """Returns the ids. Raises RequestNotFound if there is none, InvalidArgument for many."""
+        if self.ids:
+            return self.ids
+        found = driver.run(stream_ranges.named_like(self.pattern, self.txn))
+        if found and not self.txn:
+            queues = driver.run(stream_ranges.queues_of(found))
+            found = [one for one, home in zip(found, queues, strict=True) if home == queue]
+        if not found:
+            what = f"that transaction {self.txn} wrote" if self.txn else f"named {self.pattern}"
+            raise RequestNotFound(
+                f"queue {queue} has no request {what} (an ended one is kept only for its "
+                'retention): correct the option, or list what there is with option("view", '
+                '"requests")'
+            )
+        return tuple(found)
+
+
+def choice_of(options: SparkOptions) -> Choice:
+    """Returns the choice that `request` or `txn` makes. Raises InvalidArgument."""
+    if "txn" in options:
+        txn = options.text("txn")
+        keys.check_name("txn", txn.replace("*", ".") or "")
+        return Choice((), "*", txn)
+    text = options.text("request")
+    names: list[Any] = text.split(",")
+    if text.startswith('["'):
+        try:
+            names = json.loads(text)
+        except ValueError:
+            raise InvalidArgument(f'option "request" is {text!r}: the list is no JSON') from None
+    elif set(text) & {"*", "?"}:
+        keys.check_name("pattern of request ids", text.replace("*", ".").replace("?", "."))
+        return Choice((), text)
+    ids = (keys.check_name("request id", str(name).strip()) for name in names)
+    return Choice(tuple(dict.fromkeys(ids)))
+
+
 def schema_of(spark_options: Mapping[str, str]) -> StructType:
     """Returns the columns of the view that these options name."""
-    return struct_of(view_of(SparkOptions(spark_options, KNOWN)))
+    return table_of(view_of(SparkOptions(spark_options, KNOWN)))
 
 
 def reader_of(spark_options: Mapping[str, str], schema: StructType) -> DataSourceReader:
@@ -350,7 +431,7 @@ class ViewReader(DataSourceReader):
     def __init__(self, options: SparkOptions, schema: StructType) -> None:
         check_schema(self.view, schema)
         self.redis, self.queue = options.redis, keys.check_name("queue", options.queue)
-        self.request = options.text("request")
+        self.choice = choice_of(options) if "request" in options or "txn" in options else None
         self.parts = options.number("minPartitions", 0, 0, MOST_PARTS)
         self.schema = schema
         self.conditions: list[Condition] = []
@@ -367,12 +448,17 @@ class ViewReader(DataSourceReader):
         if partition.value is None:
             return
         wanted = arrow_of(self.schema)
-        all_columns = arrow_of(struct_of(self.view)) if self.conditions else wanted
+        checked = struct_of(self.view)
+        others = [field for field in self.schema.fields if field.name.lower() not in checked.names]
+        known = arrow_of(StructType([*checked, *others])) if self.conditions else wanted
         with closing(SyncDriver(self.redis)) as driver:
             for columns in self.pages(driver, partition.value):
-                batch = keep(batch_of(columns, all_columns), self.conditions)
+                batch = keep(batch_of(columns, known), self.conditions)
                 if batch.num_rows:
-                    kept = dict(zip(all_columns.names, batch.columns, strict=True))
+                    kept = {
+                        name.lower(): column
+                        for name, column in zip(known.names, batch.columns, strict=True)
+                    }
                     yield batch_of(kept, wanted) if self.conditions else batch
 
     @abc.abstractmethod
@@ -384,11 +470,11 @@ class ViewReader(DataSourceReader):
         """Yields one part's rows as columns, some at a time."""
 
     def cut(
-        self, span: completion_log.Span | None, rows: int | None = None, size: int = 0
+        self, span: completion_log.Span | None, share: float | None = None
     ) -> list[StreamRange]:
-        """Returns a stream in `minPartitions` pieces, or in pieces of about ROWS and BYTES.
+        """Returns a stream in `minPartitions` pieces, or in one for each task's `share` of it.
 
-        The stream has so many rows (without `rows` one for each entry) and about `size` bytes.
+        Without a share it has a row for each entry.
         """
         if span is None:
             return []
@@ -397,67 +483,140 @@ class ViewReader(DataSourceReader):
         )
         if narrowed is None:
             return []
-        rows = span.length if rows is None else rows
-        parts = self.parts or min(MOST_PARTS, max(1, -(-rows // ROWS), -(-size // BYTES)))
-        return stream_ranges.cut(narrowed.first, narrowed.last, parts)
+        parts = self.parts or ceil(share_of(span.length, span.size))
+        if share is not None:
+            parts = round(share)
+        return stream_ranges.cut(narrowed.first, narrowed.last, min(MOST_PARTS, max(1, parts)))
+
+    def divide(self, spans: Sequence[tuple[int, completion_log.Span]]) -> list[list[Piece]]:
+        """Returns streams, each with its rows, in parts for tasks that read about equally much.
+
+        A large stream is cut, and small ones are together.
+        """
+        shares = [share_of(rows, span.size + OF_REQUEST) for rows, span in spans]
+        unit = sum(shares) / self.parts if self.parts else 1.0
+        parts: list[list[Piece]] = []
+        small: list[Piece] = []
+        held = 0.0
+        for at, ((_, span), share) in enumerate(zip(spans, shares, strict=True)):
+            pieces = [Piece(at, piece) for piece in self.cut(span, share / unit)]
+            if share >= unit:
+                parts += [[piece] for piece in pieces]
+                continue
+            if small and held + share > unit:
+                parts.append(small)
+                small, held = [], 0.0
+            small += pieces
+            held += share
+        return [*parts, small] if small else parts
+
+
+class Piece(NamedTuple):
+    """A piece of one of several streams."""
+
+    stream: int
+    range: StreamRange
+
+
+def share_of(rows: int, size: int) -> float:
+    """Returns how many Spark tasks should read so many rows and bytes."""
+    return max(rows / ROWS, size / BYTES)
 
 
 class Results(NamedTuple):
-    """A piece of `out`, and the marks that show a change after it was read.
+    """A piece of `out`, and the marks that show a change after it was read."""
 
-    `whole`: all that is in `out`, which does not change any more; None while the request runs.
-    """
-
+    request: str
     piece: StreamRange
     born: int
-    whole: completion_log.Span | None
+    is_ended: bool
+    span: completion_log.Span  # of all that is in `out`, which changes only while the request runs
+
+    @property
+    def is_small(self) -> bool:
+        """Returns True if it is all of a request that is read together with others."""
+        ends = (self.span.first, self.span.last)
+        return self.span.length <= SMALL and (self.piece.first, self.piece.last) == ends
 
 
 class ResultsReader(ViewReader):
-    """Reads the results of one request that exist now; all of them once it has ended.
+    """Reads the results of requests that exist now; all results of those that have ended.
 
     Results leave Redis together, some time after the end. A part that is empty then would look
     like a request without results. So each part checks again after its read.
     """
 
     view = "results"
+    choice: Choice
 
     def __init__(self, options: SparkOptions, schema: StructType) -> None:
         super().__init__(options, schema)
         self.born = options.number("born", 0)
-        self.stream = keys.results(self.request)
+        if self.born and len(self.choice.ids) != 1:
+            raise InvalidArgument('option "born" is for one request: name it, or leave "born" out')
 
     def plan(self, driver: SyncDriver) -> list[Any]:
         """Returns pieces of `out`. Raises RequestNotFound, with `born` RequestLost."""
-        try:
-            span, born, ended = driver.run(stream_ranges.result_span(self.request))
-            counts = driver.run(request_state.progress(self.request))
-        except RequestNotFound:
-            if not self.born:
-                raise
-            raise self._lost("the request is gone") from None
-        if self.born and born != self.born:
-            raise self._lost("another request has its id by now")
-        rows = counts.done + counts.dead
-        if span is None and ended and rows:  # it expires just now
-            raise self._lost("they have left Redis")
-        size = 0 if span is None else driver.run(stream_ranges.bytes_of(self.stream, span))
-        final = span if ended else None
-        return [Results(piece, born, final) for piece in self.cut(span, rows, size)]
+        ids = self.choice.find(driver, self.queue)
+        found: list[tuple[stream_ranges.ResultSpan, completion_log.Span]] = []
+        for request_id, life in zip(ids, driver.run(stream_ranges.result_spans(ids)), strict=True):
+            if life is None:
+                if self.born:
+                    raise _lost(request_id, "the request is gone")
+                if self.choice.ids:
+                    raise not_found(request_id)
+            elif self.born and life.born != self.born:
+                raise _lost(request_id, "another request has its id by now")
+            elif life.span is not None:
+                found.append((life, life.span))
+            elif life.is_ended and life.rows:  # it expires just now
+                raise _lost(request_id, "they have left Redis")
+        parts = self.divide([(life.rows, span) for life, span in found])
+        return [
+            [
+                Results(life.id, piece.range, life.born, life.is_ended, span)
+                for piece in part
+                for life, span in (found[piece.stream],)
+            ]
+            for part in parts
+        ]
 
-    def pages(self, driver: SyncDriver, part: Results) -> Iterator[Columns]:
-        """Yields the results in one piece. Raises RequestLost."""
-        yield from read_results(driver, self.request, part.piece, wants=self._wants())
-        try:
-            span, born, ended = driver.run(stream_ranges.result_span(self.request))
-        except RequestNotFound:
-            raise self._lost("they have left Redis") from None
-        if born != part.born:
-            raise self._lost("another request has its id by now")
-        # While a request runs, a requeue of dead sub-requests removes their results.
-        is_there = span == part.whole if part.whole else span is not None or not ended
-        if not is_there:
-            raise self._lost("some have left Redis")
+    def pages(self, driver: SyncDriver, part: list[Results]) -> Iterator[Columns]:
+        """Yields the results in some pieces. Raises RequestLost."""
+        rows = RowReader(driver, self.schema)
+        for is_small, some in groupby(part, key=lambda piece: piece.is_small and len(part) > 1):
+            pieces = [*some]
+            if is_small:
+                for at in range(0, len(pieces), TOGETHER):
+                    yield self._small(driver, rows, pieces[at : at + TOGETHER])
+                continue
+            for piece in pieces:
+                read = read_results(driver, piece.request, piece.piece, wants=self._wants())
+                for page in read:
+                    yield rows.complete(page, [(piece.request, len(page["index"]))])
+                _check(piece, driver.run(stream_ranges.result_spans([piece.request]))[0])
+
+    def _small(self, driver: SyncDriver, rows: RowReader, pieces: Sequence[Results]) -> Columns:
+        """Returns the results of small requests, which are read in one round trip."""
+        names = [piece.request for piece in pieces]
+        spans = [piece.span for piece in pieces]
+        wants = self._wants()
+        is_whole = wants is None or wants.bodies
+        read = driver.run(stream_ranges.small_results(names, spans, with_bodies=is_whole))
+        entries: Entries = []
+        owners: list[int] = []
+        of, named = [], []
+        for at, (piece, (found, life)) in enumerate(zip(pieces, read, strict=True)):
+            if life is None or life.born != piece.born:
+                _check(piece, life)
+            if piece.is_ended and len(found) != piece.span.length:
+                raise _lost(piece.request, "some have left Redis")
+            entries += found
+            owners += [at] * len(found)
+            of.append((piece.request, sum(sizes_of(found))))
+            named.append((piece.request, named_errors(found)))
+        texts = driver.run(error_texts_of_many(named)) if is_whole else {}
+        return rows.complete(columns(entries, texts, owners), of)
 
     def _wants(self) -> Wants | None:
         """Returns what need not be read; None if all bodies are."""
@@ -474,11 +633,24 @@ class ResultsReader(ViewReader):
             meets = pc.and_kleene(meets, met(batch.column(condition.column), condition))
         return meets
 
-    def _lost(self, why: str) -> RequestLost:
-        return RequestLost(
-            f"the results of request {self.request} are not there any more: {why}. They are kept "
-            "as long as its retention says; what is needed longer is saved when it has been read"
-        )
+
+def _check(piece: Results, life: stream_ranges.ResultSpan | None) -> None:
+    """Raises RequestLost if what was read of a request may not be all of it."""
+    if life is None:
+        raise _lost(piece.request, "they have left Redis")
+    if life.born != piece.born:
+        raise _lost(piece.request, "another request has its id by now")
+    # While a request runs, a requeue of dead sub-requests removes their results.
+    is_there = life.span == piece.span if piece.is_ended else life.span or not life.is_ended
+    if not is_there:
+        raise _lost(piece.request, "some have left Redis")
+
+
+def _lost(request_id: str, why: str) -> RequestLost:
+    return RequestLost(
+        f"the results of request {request_id} are not there any more: {why}. They are kept "
+        "as long as its retention says; what is needed longer is saved when it has been read"
+    )
 
 
 class CompletionsReader(ViewReader):
@@ -530,43 +702,33 @@ class DeadReader(ViewReader):
     view = "dead"
 
     def plan(self, driver: SyncDriver) -> list[Any]:
-        """Returns (request, piece of its dead). Raises RequestNotFound for a named request."""
-        if self.request:
-            driver.run(page_size(keys.check_name("request id", self.request)))
-            span = driver.run(completion_log.span(keys.dead(self.request)))
-            having = [] if span is None else [(self.request, span)]
-            return self._pieces(driver, having)
-        ids, logged = driver.run(stream_ranges.unfinished(self.queue))
-        unread = None if logged is None else stream_ranges.StreamRange(logged.first, logged.last)
-        while unread is not None:
-            ended, unread = driver.run(stream_ranges.endings(self.queue, unread))
-            ids += [completion.id for completion in ended if completion.dead]
+        """Returns lists of (request, piece of its dead). Raises RequestNotFound for a named one."""
+        if self.choice is not None:
+            ids = [*self.choice.find(driver, self.queue)]
+            if len(ids) == 1:
+                driver.run(page_size(ids[0]))
+        else:
+            ids, logged = driver.run(stream_ranges.unfinished(self.queue))
+            unread = logged and stream_ranges.StreamRange(logged.first, logged.last)
+            while unread is not None:
+                ended, unread = driver.run(stream_ranges.endings(self.queue, unread))
+                ids += [completion.id for completion in ended if completion.dead]
         having = driver.run(stream_ranges.dead_spans(list(dict.fromkeys(ids))))
-        return self._pieces(driver, having)
+        parts = self.divide([(span.length, span) for _, span in having])
+        return [[(having[piece.stream][0], piece.range) for piece in part] for part in parts]
 
-    def _pieces(
-        self, driver: SyncDriver, having: Sequence[tuple[str, completion_log.Span]]
-    ) -> list[tuple[str, StreamRange]]:
-        found = []
-        for request_id, span in having:
-            size = 0
-            if span.length > 1:
-                size = driver.run(stream_ranges.bytes_of(keys.dead(request_id), span))
-            found += [(request_id, piece) for piece in self.cut(span, size=size)]
-        return found
-
-    def pages(self, driver: SyncDriver, part: tuple[str, StreamRange]) -> Iterator[Columns]:
-        """Yields the dead in one piece. If no request is named, those that are gone are skipped."""
-        request_id, piece = part
-        unread: StreamRange | None = piece
-        while unread is not None:
-            try:
-                page, unread = driver.run(stream_ranges.read_dead(request_id, unread))
-            except RequestNotFound:
-                if self.request:
-                    raise
-                return
-            yield columns_of(self.view, (dead_row(request_id, dead) for dead in page))
+    def pages(self, driver: SyncDriver, part: list[tuple[str, StreamRange]]) -> Iterator[Columns]:
+        """Yields the dead in some pieces. Those of requests that are gone meanwhile are skipped."""
+        for request_id, piece in part:
+            unread: StreamRange | None = piece
+            while unread is not None:
+                try:
+                    page, unread = driver.run(stream_ranges.read_dead(request_id, unread))
+                except RequestNotFound:
+                    if self.choice is not None and self.choice.ids == (request_id,):
+                        raise
+                    break
+                yield columns_of(self.view, (dead_row(request_id, dead) for dead in page))
 
 
 class WorkersReader(ViewReader):
