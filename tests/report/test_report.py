@@ -461,7 +461,7 @@ def test_many_priorities_are_a_few_rows_and_colours(short: Short):
 def test_targets_are_read():
     assert report.targets_of("0:1s, 5:30s,5m") == {0: 1000, 5: 30_000, None: 300_000}
     assert report.targets_of("250ms") == {None: 250}
-    seconds = {0: "1s", 5: 0.25, None: timedelta(minutes=5)}
+    seconds: dict[int | None, Any] = {0: "1s", 5: 0.25, None: timedelta(minutes=5)}
     assert report.targets_of(seconds) == {0: 1000, 5: 250, None: 300_000}
     assert report.targets_of(None) == {}
 
