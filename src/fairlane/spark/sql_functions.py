@@ -39,7 +39,7 @@ _NO_ROWS = (
 
 def register_functions(spark: SparkSession) -> None:
     """Adds the functions to this session. A second call replaces them."""
-    for name, kind in (("results", Results), ("dead", Dead), ("submit", Submit)):
+    for name, kind in (("results", ResultsFunction), ("dead", DeadFunction), ("submit", Submit)):
         # Arrow is quicker for the rows that come out, and slower for a table that goes in.
         function: Any = sql.udtf(kind, useArrow=kind is not Submit)
         spark.udtf.register(f"fairlane_{name}", function)
@@ -81,7 +81,7 @@ class _View:
                 yield from zip(*(column.to_pylist() for column in batch.columns), strict=True)
 
 
-class Results(_View):
+class ResultsFunction(_View):
     """Returns the view `results` of some requests."""
 
     view = "results"
@@ -89,10 +89,10 @@ class Results(_View):
     @staticmethod
     def analyze(request: AnalyzeArgument, **options: AnalyzeArgument) -> _Reading:
         """Checks the options. Raises InvalidArgument."""
-        return Results.plan({"request": request, **options})
+        return ResultsFunction.plan({"request": request, **options})
 
 
-class Dead(_View):
+class DeadFunction(_View):
     """Returns the view `dead` of some requests, or of all."""
 
     view = "dead"
@@ -100,7 +100,7 @@ class Dead(_View):
     @staticmethod
     def analyze(*request: AnalyzeArgument, **options: AnalyzeArgument) -> _Reading:
         """Checks the options. Raises InvalidArgument."""
-        return Dead.plan(dict(zip(("request",), request, strict=False)) | options)
+        return DeadFunction.plan(dict(zip(("request",), request, strict=False)) | options)
 
 
 @dataclass
