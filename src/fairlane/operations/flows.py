@@ -14,6 +14,7 @@ from fairlane.errors import (
     InvalidArgument,
     RedisUnreachable,
     RequestEnded,
+    RequestExists,
     RequestNotFound,
     type_of,
 )
@@ -628,6 +629,7 @@ async def submit_flow(steps: Sequence[PlannedStep], max_wait: Duration = 0.0) ->
     cancels the flow, if a later step was given up before the first one was there.
     """
     first, *later = steps
+    await _refuse_another(first)
     begun: list[Submission] = []
     try:
         for step in reversed(later):
@@ -645,6 +647,16 @@ async def submit_flow(steps: Sequence[PlannedStep], max_wait: Duration = 0.0) ->
         await begin_feed(step.id)
         await _look_soon(step)
     return total
+
+
+async def _refuse_another(first: PlannedStep) -> None:
+    """Raises RequestExists if the id is that of another flow: else a later step could be left."""
+    state, text = await read(first.id, "state", "flow")
+    if state not in {"", "abandoned"} and text != first.policy.flow:
+        raise RequestExists(
+            f"request {first.id} exists, and is not the first step of this flow: "
+            "choose another id, or submit the same again"
+        )
 
 
 async def _check_begun(first: PlannedStep, later: Sequence[PlannedStep]) -> None:

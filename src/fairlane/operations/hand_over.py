@@ -487,6 +487,7 @@ async def hand_over(request_id: str) -> HandedOver:
         return HandedOver()
     try:
         _check_there(sources)
+        await hand.keep_sources(sources)
         await hand.read_on(sources)
         if not hand.count and not hand.is_over:
             await hand.keep_open()
@@ -596,6 +597,24 @@ class _Hand:
             if source.state == "cancelled":
                 raise StopFlow(f"{STOPPED}request {source.id} was cancelled")
         return True
+
+    async def keep_sources(self, sources: list[FeedSource]) -> None:
+        """Keeps what ended sources have, and the origins, until the last source has ended, too.
+
+        Each is kept for its own `retain` again before half of that is over.
+        """
+        ended = [one.id for one in sources if one.has_ended]
+        if len(ended) < len(sources):
+            await _keep_longer(ended)
+        if self.feed.kind in COLLECTING:
+            origins = [keys.of_flow(child) for child in self.feed.sources[1:]]
+            left = await run_all([Command(b"PTTL", one) for one in origins])
+            short = [
+                one
+                for one, ms in zip(origins, left, strict=True)
+                if 0 <= ms < settings.FED_OPEN_MS // 2
+            ]
+            await run_all([Command(b"PEXPIRE", one, settings.FED_OPEN_MS) for one in short])
 
     async def keep_open(self) -> None:
         """Postpones the time at which the request counts as left open by its producer."""
@@ -782,6 +801,16 @@ async def _sources(ids: tuple[str, ...]) -> list[FeedSource]:
         state, total, done = parse_fields(_OF_SOURCE, row)
         found.append(FeedSource(one, state, int(total or 0), int(done or 0)))
     return found
+
+
+async def _keep_longer(ended: Sequence[str]) -> None:
+    """Keeps ended requests for their own `retain` from now on, if half of that is over."""
+    left = await run_all([Command(b"PTTL", keys.request_hash(one)) for one in ended])
+    for one, ms in zip(ended, left, strict=True):
+        retain_ms = int((await read(one, "retain_ms"))[0] or 0) if ms >= 0 else 0
+        if ms < retain_ms // 2:
+            names = (keys.request_hash(one), keys.results(one), keys.dead(one), keys.errors(one))
+            await Batch([Command(b"PEXPIRE", name, retain_ms) for name in names])
 
 
 def _check_there(sources: list[FeedSource]) -> None:

@@ -407,3 +407,26 @@ def test_a_reader_of_the_results_gets_the_bodies_of_the_children(plain: Any, que
     work_by(plain, lambda _, body: Fan([b"x", None, b"\xff"]) if body == b"0" else Fan([]))
     found = [json.loads(one.body or b"") for one in queue.request(FIRST).results()]
     assert found == [["x", None, {"base64": "/w=="}], []]
+
+
+def test_an_ended_parent_is_kept_while_its_children_work(plain: Any):
+    """Else the join would find it gone, and cancel a flow of which nothing is missing."""
+    flow = Flow("f").step("check", retain="1h").children("a", "b", chosen=5).step("end")
+    start_digits(plain, flow, 4)
+    work_by(plain, as_many)
+    for name in (SECOND, THIRD, FOURTH):
+        plain.run(hand_over(name))
+    for name in (keys.request_hash(FIRST), keys.results(FIRST)):
+        plain.client.pexpire(name, 60_000)
+    plain.run(hand_over(FOURTH))
+    for name in (keys.request_hash(FIRST), keys.results(FIRST)):
+        assert 3_590_000 < plain.client.pttl(name) <= 3_600_000
+
+
+def test_the_origins_of_a_sealed_child_are_kept_while_it_works(plain: Any):
+    start_digits(plain, ONE_CHILD, 3)
+    work_by(plain, lambda _, body: Fan([body]))
+    plain.run(hand_over(SECOND))
+    plain.client.pexpire(keys.of_flow(SECOND), 60_000)
+    plain.run(hand_over(THIRD))
+    assert plain.client.pttl(keys.of_flow(SECOND)) > settings.FED_OPEN_MS - 60_000
