@@ -207,7 +207,7 @@ class Branch:
     def branches(
         self,
         *branches: str | Branch,
-        default: str = "",
+        default: str | None = "",
         queue: str = "",
         on_dead: str = CONTINUE,
         **options: Unpack[StepOptions],
@@ -301,6 +301,7 @@ class Flow:
     name: str
     steps: tuple[Step, ...] = field(default=())
     ends: tuple[str, ...] = field(default=())  # the steps that the next one follows
+    ends_branched: bool = False  # these are the ends of branches, which only a step may follow
 
     def __post_init__(self) -> None:
         check_flow_name("flow", self.name)
@@ -378,7 +379,7 @@ class Flow:
     def branches(
         self,
         *branches: str | Branch,
-        default: str = "",
+        default: str | None = "",
         queue: str = "",
         on_dead: str = CONTINUE,
         **options: Unpack[StepOptions],
@@ -387,8 +388,8 @@ class Flow:
 
         The handler of that step returns `Next("check", body)`, and the step `check` gets the body:
         `.branches("check", "reject", Branch("audit", limit=2).step("file"))`. Any other result goes
-        to the branch `default`, or ends there if that is "". The keywords are defaults of the first
-        step of each branch. A `step` that follows gets what all branches end with. Raises
+        to the branch `default`, or ends there if that is "" or None. The keywords are defaults of
+        the first step of each branch. A `step` that follows gets what all branches end with. Raises
         InvalidArgument, TypeError.
         """
         where = f"branches of flow {self.name}"
@@ -409,10 +410,10 @@ class Flow:
             )
         flow, ends = self, tuple[str, ...]()
         for branch, first in zip(made, firsts, strict=True):
-            begun = flow._with(replace(first, sources=(parent,), default=default))
+            begun = flow._with(replace(first, sources=(parent,), default=default or ""))
             flow = branch.continued(begun)
             ends += flow.ends
-        return replace(flow, ends=ends)
+        return replace(flow, ends=ends, ends_branched=True)
 
     def compensate(self, name: str, *, queue: str = "", **options: Unpack[StepOptions]) -> Flow:
         """Returns this flow with a compensating step, which another step names in `on_dead`.
@@ -434,7 +435,7 @@ class Flow:
             raise InvalidArgument(f"{what} has no {parent}: add a step before it")
         if ends[0].is_child:
             raise InvalidArgument(f"{what} follows children: add a step before it which joins them")
-        if len(ends) > 1:
+        if self.ends_branched:
             raise InvalidArgument(
                 f"{what} follows branches: add a step before it which merges them"
             )
@@ -459,8 +460,10 @@ class Flow:
             )
         if len(self.steps) >= MAX_STEPS:
             raise InvalidArgument(f"{where} is one too many: the most are {MAX_STEPS} steps")
-        ends = self.ends if step.is_compensating else (step.name,)
-        return replace(self, steps=(*self.steps, step), ends=ends)
+        steps = (*self.steps, step)
+        if step.is_compensating:
+            return replace(self, steps=steps)
+        return replace(self, steps=steps, ends=(step.name,), ends_branched=False)
 
     def plan(
         self, queue: str, run: str, properties: Mapping[str, object], trace: str = ""

@@ -24,6 +24,7 @@ from fairlane.operations import change
 from fairlane.operations.chosen import FAN, NEXT, Choice, Choices, as_json, unpacked
 from fairlane.operations.completion import PAGE, parse_results
 from fairlane.operations.dead_letters import count_dead, list_dead, read_dead
+from fairlane.operations.keep_sources import keep_ended, keep_origins
 from fairlane.operations.tokens import follow_up
 from fairlane.operations.workers import look_after
 from fairlane.protocol import keys, scripts
@@ -529,7 +530,9 @@ async def hand_over(request_id: str) -> HandedOver:
         return HandedOver()
     try:
         _check_there(sources)
-        await hand.keep_sources(sources)
+        ended = [one.id for one in sources if one.has_ended]
+        await keep_ended(ended if len(ended) < len(sources) else [])
+        await keep_origins(feed.sources[1:] if feed.kind in COLLECTING else ())
         await hand.read_on(sources)
         if not hand.count and not hand.is_over:
             await hand.keep_open()
@@ -656,24 +659,6 @@ class _Hand:
             if source.state == "cancelled":
                 raise StopFlow(f"{STOPPED}request {source.id} was cancelled")
         return True
-
-    async def keep_sources(self, sources: list[FeedSource]) -> None:
-        """Keeps what ended sources have, and the origins, until the last source has ended, too.
-
-        Each is kept for its own `retain` again before half of that is over.
-        """
-        ended = [one.id for one in sources if one.has_ended]
-        if len(ended) < len(sources):
-            await _keep_longer(ended)
-        if self.feed.kind in COLLECTING:
-            origins = [keys.of_flow(child) for child in self.feed.sources[1:]]
-            left = await run_all([Command(b"PTTL", one) for one in origins])
-            short = [
-                one
-                for one, ms in zip(origins, left, strict=True)
-                if 0 <= ms < settings.FED_OPEN_MS // 2
-            ]
-            await run_all([Command(b"PEXPIRE", one, settings.FED_OPEN_MS) for one in short])
 
     async def keep_open(self) -> None:
         """Postpones the time at which the request counts as left open by its producer."""
@@ -812,9 +797,7 @@ class _Hand:
             await Command(b"UNLINK", keys.fed(self.id))
             if self.feed.kind != CHOSEN:  # else the step that joins it reads the origins
                 await Command(b"UNLINK", keys.of_flow(self.id))
-            if (
-                self.feed.kind in COLLECTING
-            ):  # if a failover takes the seal back, they are read again
+            if self.feed.kind in COLLECTING:  # a failover may take the seal back
                 children = [keys.of_flow(child) for child in self.feed.sources[1:]]
                 await run_all([Command(b"PEXPIRE", one, _ORIGINS_MS) for one in children])
         self.is_over = True
@@ -887,16 +870,6 @@ async def _sources(ids: tuple[str, ...]) -> list[FeedSource]:
         counts = int(total or 0), int(done or 0)
         found.append(FeedSource(one, state, *counts, is_open == "1", handed))
     return found
-
-
-async def _keep_longer(ended: Sequence[str]) -> None:
-    """Keeps ended requests for their own `retain` from now on, if half of that is over."""
-    left = await run_all([Command(b"PTTL", keys.request_hash(one)) for one in ended])
-    for one, ms in zip(ended, left, strict=True):
-        retain_ms = int((await read(one, "retain_ms"))[0] or 0) if ms >= 0 else 0
-        if ms < retain_ms // 2:
-            names = (keys.request_hash(one), keys.results(one), keys.dead(one), keys.errors(one))
-            await Batch([Command(b"PEXPIRE", name, retain_ms) for name in names])
 
 
 def _order(entry_id: str) -> tuple[int, ...]:
