@@ -84,6 +84,8 @@ def test_a_repeat_with_the_id_finds_the_run(queue: Queue):
         queue.submit_flow(ACCESS, ["b"], id="x")
     with pytest.raises(RequestExists):
         queue.submit_flow(ACCESS.step("more"), ["a"], id="x")
+    with pytest.raises(RequestNotFound):  # nothing of the other flow is left
+        queue.request("x.3").progress()
 
 
 @both_faces

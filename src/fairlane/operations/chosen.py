@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import base64
 import json
+from collections.abc import Iterable, Mapping
 from difflib import get_close_matches
 from itertools import islice
 from typing import TYPE_CHECKING, NamedTuple
@@ -17,12 +18,13 @@ from fairlane import settings
 from fairlane.errors import InvalidArgument, type_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Sequence
 
     from fairlane.common.chunking import Body
 
 MAX_CHOSEN = 100  # children of one result; lua/v1/lib/flows.lua has the number
 NEXT, FAN = b"b", b"f"  # the status of a result in `out`; see model.result_head
+_NO_CHILDREN = (str, bytes, bytearray, memoryview, Mapping)  # they can be iterated, too
 _SHOWN = 60  # characters of a name in an error
 
 
@@ -47,12 +49,18 @@ class Fan:
 
     The children of the handler's step must be declared with `chosen`. Each value is the body of one
     child, or a `Next`, which also names the step that runs it. A body alone needs a step with one
-    child. `Fan([])` has no children.
+    child. `Fan([])` has no children. Raises InvalidArgument for what is no iterable of children.
     """
 
     __slots__ = ("children",)
 
     def __init__(self, children: Iterable[Body | Next | None]) -> None:
+        given: object = children
+        if isinstance(given, _NO_CHILDREN) or not isinstance(given, Iterable):
+            raise InvalidArgument(
+                f"children of a Fan are {type_of(given)}: give a list of bodies, or of "
+                "Next(step, body)"
+            )
         self.children = tuple(islice(children, MAX_CHOSEN + 1))  # one too many is refused later
 
     def __repr__(self) -> str:
@@ -95,12 +103,21 @@ class Choices(NamedTuple):
         """Raises InvalidArgument if a result chooses what the flow does not declare."""
         where = f"step {step} of flow {flow} returned {_shown(result)}"
         if isinstance(result, Next):
-            if self.most or not self.steps:
+            if self.most:
+                name = str(result.step)[:_SHOWN]
+                raise InvalidArgument(
+                    f"{where}, and has children: return Fan([Next({name!r}, body)])"
+                )
+            if not self.steps:
                 raise InvalidArgument(
                     f"{where}, and has no branches: declare them with branches(...)"
                 )
             self._check_name(result.step, where, "branches")
             return
+        if self.steps and not self.most:
+            raise InvalidArgument(
+                f"{where}, and has branches: return Next({self.steps[0]!r}, body)"
+            )
         if not self.most:
             raise InvalidArgument(
                 f"{where}, and its results choose no children: declare them with "

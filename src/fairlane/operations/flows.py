@@ -14,6 +14,7 @@ from fairlane.errors import (
     InvalidArgument,
     RedisUnreachable,
     RequestEnded,
+    RequestExists,
     RequestNotFound,
     type_of,
 )
@@ -206,7 +207,7 @@ class Branch:
     def branches(
         self,
         *branches: str | Branch,
-        default: str = "",
+        default: str | None = "",
         queue: str = "",
         on_dead: str = CONTINUE,
         **options: Unpack[StepOptions],
@@ -300,6 +301,7 @@ class Flow:
     name: str
     steps: tuple[Step, ...] = field(default=())
     ends: tuple[str, ...] = field(default=())  # the steps that the next one follows
+    ends_branched: bool = False  # these are the ends of branches, which only a step may follow
 
     def __post_init__(self) -> None:
         check_flow_name("flow", self.name)
@@ -377,7 +379,7 @@ class Flow:
     def branches(
         self,
         *branches: str | Branch,
-        default: str = "",
+        default: str | None = "",
         queue: str = "",
         on_dead: str = CONTINUE,
         **options: Unpack[StepOptions],
@@ -386,8 +388,8 @@ class Flow:
 
         The handler of that step returns `Next("check", body)`, and the step `check` gets the body:
         `.branches("check", "reject", Branch("audit", limit=2).step("file"))`. Any other result goes
-        to the branch `default`, or ends there if that is "". The keywords are defaults of the first
-        step of each branch. A `step` that follows gets what all branches end with. Raises
+        to the branch `default`, or ends there if that is "" or None. The keywords are defaults of
+        the first step of each branch. A `step` that follows gets what all branches end with. Raises
         InvalidArgument, TypeError.
         """
         where = f"branches of flow {self.name}"
@@ -408,10 +410,10 @@ class Flow:
             )
         flow, ends = self, tuple[str, ...]()
         for branch, first in zip(made, firsts, strict=True):
-            begun = flow._with(replace(first, sources=(parent,), default=default))
+            begun = flow._with(replace(first, sources=(parent,), default=default or ""))
             flow = branch.continued(begun)
             ends += flow.ends
-        return replace(flow, ends=ends)
+        return replace(flow, ends=ends, ends_branched=True)
 
     def compensate(self, name: str, *, queue: str = "", **options: Unpack[StepOptions]) -> Flow:
         """Returns this flow with a compensating step, which another step names in `on_dead`.
@@ -433,7 +435,7 @@ class Flow:
             raise InvalidArgument(f"{what} has no {parent}: add a step before it")
         if ends[0].is_child:
             raise InvalidArgument(f"{what} follows children: add a step before it which joins them")
-        if len(ends) > 1:
+        if self.ends_branched:
             raise InvalidArgument(
                 f"{what} follows branches: add a step before it which merges them"
             )
@@ -458,8 +460,10 @@ class Flow:
             )
         if len(self.steps) >= MAX_STEPS:
             raise InvalidArgument(f"{where} is one too many: the most are {MAX_STEPS} steps")
-        ends = self.ends if step.is_compensating else (step.name,)
-        return replace(self, steps=(*self.steps, step), ends=ends)
+        steps = (*self.steps, step)
+        if step.is_compensating:
+            return replace(self, steps=steps)
+        return replace(self, steps=steps, ends=(step.name,), ends_branched=False)
 
     def plan(
         self, queue: str, run: str, properties: Mapping[str, object], trace: str = ""
@@ -628,6 +632,7 @@ async def submit_flow(steps: Sequence[PlannedStep], max_wait: Duration = 0.0) ->
     cancels the flow, if a later step was given up before the first one was there.
     """
     first, *later = steps
+    await _refuse_another(first)
     begun: list[Submission] = []
     try:
         for step in reversed(later):
@@ -645,6 +650,16 @@ async def submit_flow(steps: Sequence[PlannedStep], max_wait: Duration = 0.0) ->
         await begin_feed(step.id)
         await _look_soon(step)
     return total
+
+
+async def _refuse_another(first: PlannedStep) -> None:
+    """Raises RequestExists if the id is that of another flow: else a later step could be left."""
+    state, text = await read(first.id, "state", "flow")
+    if state not in {"", "abandoned"} and text != first.policy.flow:
+        raise RequestExists(
+            f"request {first.id} exists, and is not the first step of this flow: "
+            "choose another id, or submit the same again"
+        )
 
 
 async def _check_begun(first: PlannedStep, later: Sequence[PlannedStep]) -> None:

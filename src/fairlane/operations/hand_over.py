@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from contextlib import suppress
 from itertools import zip_longest
+from math import inf
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from fairlane import settings
@@ -23,6 +24,7 @@ from fairlane.operations import change
 from fairlane.operations.chosen import FAN, NEXT, Choice, Choices, as_json, unpacked
 from fairlane.operations.completion import PAGE, parse_results
 from fairlane.operations.dead_letters import count_dead, list_dead, read_dead
+from fairlane.operations.keep_sources import keep_ended, keep_origins
 from fairlane.operations.tokens import follow_up
 from fairlane.operations.workers import look_after
 from fairlane.protocol import keys, scripts
@@ -213,15 +215,21 @@ def run_of(request_id: str) -> str:
 
 
 BEFORE_ALL = "0-0"
+MOST_BITS = 1 << 32  # of a string in Redis
 
 
 class FeedSource(NamedTuple):
-    """A request that a step is fed with, as it was before its results are read."""
+    """A request that a step is fed with, as it was before its results are read.
+
+    `handed` is its own cursor, if others feed it.
+    """
 
     id: str
     state: str
     total: int
     done: int
+    is_open: bool = False
+    handed: str = ""
 
     @property
     def has_ended(self) -> bool:
@@ -260,12 +268,17 @@ class Page(NamedTuple):
 
 
 async def read_page(
-    feed: Feed, sources: Sequence[FeedSource], cursor: Sequence[str], step: str = ""
+    feed: Feed,
+    sources: Sequence[FeedSource],
+    cursor: Sequence[str],
+    step: str = "",
+    holds_first: bool = False,
 ) -> Page:
     """Returns what the sources have after the cursor for this step.
 
-    The states of the sources were read before, so one that has ended has written all its results.
-    Raises RequestNotFound, and StopFlow for results that the flow does not declare.
+    With `holds_first` the first source is left out. The states of the sources were read before, so
+    one that has ended has written all its results. Raises RequestNotFound, and StopFlow for results
+    that the flow does not declare.
     """
     if feed.kind == DEAD:
         (source,), (after,) = sources, cursor
@@ -279,14 +292,16 @@ async def read_page(
         if not replies[0] or replies[0][0][0].decode() != cursor[0]:
             return Page([], is_last=False, is_set_back=True)
         replies = [replies[0][1:]]
-    is_last, has_more, stopped, columns = True, False, "", list[list[Entry]]()
-    for place, (source, rows) in enumerate(zip(sources, replies, strict=True)):
-        is_last = is_last and source.has_ended and len(rows) < PAGE
-        has_more = has_more or len(rows) >= PAGE
+    is_last, has_more, stopped, columns = not holds_first, False, "", list[list[Entry]]()
+    for place, (source, reply) in enumerate(zip(sources, replies, strict=True)):
+        rows, is_full = _rows_of(feed, place, reply)
+        if holds_first and not place:
+            continue
+        is_last = is_last and source.has_ended and not is_full
+        has_more = has_more or is_full
         column, before = list[Entry](), cursor[place]
         for entry_id, fields, *origins in rows:
-            results = parse_results(fields)
-            if feed.stops[place] and any(one.status == "dead" for one in results):
+            if _stops(feed, place, fields):
                 stopped = source.id
             if feed.kind in CHOOSING:
                 each = list(_choices(feed, source, step, fields))
@@ -294,10 +309,10 @@ async def read_page(
                 column += [Entry(place, before, made) for made in each[:-1]]
                 made = each[-1] if each else []
             elif feed.kind in COLLECTING:
-                made = _collected(feed, place, source, fields, results, *origins)
+                made = _collected(feed, place, source, fields, *origins)
             else:
                 _refuse_choices(source, fields)
-                made = _made(feed, place, results)
+                made = _made(feed, place, source, parse_results(fields))
             before = entry_id.decode()
             column.append(Entry(place, before, made))
         columns.append(column)
@@ -309,7 +324,7 @@ async def read_page(
 def _reading(feed: Feed, place: int, pair: tuple[FeedSource, str]) -> Command | Call[Any]:
     """Returns the step that reads the next entries of a source."""
     source, after = pair
-    if feed.kind in COLLECTING and place:
+    if _has_origins(feed, place):
         names = (*keys.request_keys(source.id), keys.of_flow(source.id))
         return scripts.list_chosen(names, after=after, count=PAGE)
     out = keys.results(source.id)
@@ -318,11 +333,29 @@ def _reading(feed: Feed, place: int, pair: tuple[FeedSource, str]) -> Command | 
     return Command(b"XRANGE", out, f"({after}", b"+", b"COUNT", PAGE)
 
 
-def _made(feed: Feed, place: int, results: list[Result]) -> list[bytes]:
+def _has_origins(feed: Feed, place: int) -> bool:
+    """Returns True for a source that is read together with where its results come from."""
+    return feed.kind in COLLECTING and place > 0
+
+
+def _rows_of(feed: Feed, place: int, reply: Any) -> tuple[list[Any], bool]:
+    """Returns the entries in a reply, and whether more may follow them."""
+    if _has_origins(feed, place):
+        return reply.rows, reply.more > 0
+    return reply, len(reply) >= PAGE
+
+
+def _stops(feed: Feed, place: int, fields: Sequence[bytes]) -> bool:
+    """Returns True if an entry has a dead sub-request that cancels the flow."""
+    return feed.stops[place] and any(status == b"x" for _, status, _ in _heads(fields))
+
+
+def _made(feed: Feed, place: int, source: FeedSource, results: list[Result]) -> list[bytes]:
     made: list[bytes] = []
     if feed.kind not in JOINING:
         for one in results:
             if one.status == "done":
+                _check_index(feed, source, one.index)
                 made += [b"%d" % feed.bit(one.index, place), feed.wrap.body(one.body)]
         return made
     for one in results:
@@ -374,6 +407,7 @@ def _choices(
     for index, status, data in _heads(fields):
         if status == b"x":
             continue
+        _check_index(feed, source, index)
         found: list[Choice] = []
         if status in {NEXT, FAN}:
             found = unpacked(data)
@@ -385,6 +419,16 @@ def _choices(
             if one.step == step:
                 made += [b"%d:%d" % (index, place), feed.wrap.body(one.body)]
         yield [*made, b"%d" % index, b""]
+
+
+def _check_index(feed: Feed, source: FeedSource, index: int) -> None:
+    """Raises StopFlow if `fed:{id}` has no bits for the result of this index."""
+    most = MOST_BITS // (feed.width + (feed.kind in CHOOSING))
+    if index >= most:
+        raise StopFlow(
+            f"{STOPPED}request {source.id} has more results than this step can note, which are "
+            f"{most:,}: submit several flows"
+        )
 
 
 def _check(
@@ -408,8 +452,7 @@ def _collected(
     feed: Feed,
     place: int,
     source: FeedSource,
-    fields: Sequence[bytes],
-    results: list[Result],
+    fields: list[bytes],
     origins: Sequence[int] = (),
 ) -> list[bytes]:
     """Returns how many children the results of the parent chose, or what became of children."""
@@ -420,7 +463,7 @@ def _collected(
                 count = len(unpacked(data)) if status == FAN else 0
                 made += [b"0:%d" % index, b"%d" % count]
         return made
-    for result, origin in zip(results, origins, strict=True):
+    for result, origin in zip(parse_results(fields), origins, strict=True):
         if not origin:
             raise StopFlow(
                 f"{STOPPED}the origin of result {result.index} of request {source.id} is lost"
@@ -453,7 +496,7 @@ _FIELDS = (
     *("state", "open", "queue", "feed", "flow", "handed", "chunks", "chain", "total", "born"),
     "passed",
 )
-_OF_SOURCE = ("state", "total", "done")
+_OF_SOURCE = ("state", "total", "done", "open", "handed")
 _OF_BOUND = ("state", "total")
 _GONE = frozenset({"", "abandoned"})
 _ORIGINS_MS = 3_600_000  # after all is joined, the origins of children are kept for so long
@@ -487,6 +530,9 @@ async def hand_over(request_id: str) -> HandedOver:
         return HandedOver()
     try:
         _check_there(sources)
+        ended = [one.id for one in sources if one.has_ended]
+        await keep_ended(ended if len(ended) < len(sources) else [])
+        await keep_origins(feed.sources[1:] if feed.kind in COLLECTING else ())
         await hand.read_on(sources)
         if not hand.count and not hand.is_over:
             await hand.keep_open()
@@ -568,25 +614,42 @@ class _Hand:
         if not self._may_read(sources):
             return
         pages = 0
-        while pages < _PAGES or self.is_again:
+        while (pages < _PAGES or self.is_again) and await self._read_page(sources):
             pages += 1
-            if not self.is_again and await self._is_far_ahead():
-                return
-            page = await read_page(self.feed, sources, self.place, self.step)
-            if page.is_set_back:
-                self._read_again()
-                continue
-            if page.dead:
-                raise StopFlow(f"{STOPPED}request {page.dead} has dead sub-requests")
-            for moved, made in parts(page.entries, self.place, 2 * settings.CHUNK_ENTRIES):
-                if not await self._add(moved, made):
-                    return
-            if page.is_last and not await self._begins_again():
+
+    async def _read_page(self, sources: list[FeedSource]) -> bool:
+        """Adds one page; returns True if the next one may follow now."""
+        room = await self._room()
+        if room <= 0:
+            return False
+        holds = await self._holds_parent(sources)
+        page = await read_page(self.feed, sources, self.place, self.step, holds)
+        if page.is_set_back:
+            self._read_again()
+            return True
+        if page.dead:
+            raise StopFlow(f"{STOPPED}request {page.dead} has dead sub-requests")
+        if not await self._add_all(page.entries, sources, room):
+            return False
+        if page.is_last:
+            begins_again = await self._begins_again()
+            if not begins_again:
                 await self._seal()
-                return
-            is_through = self.is_again and not page.is_last and not page.has_more
-            if is_through and not await self._go_on():
-                return
+            return begins_again
+        is_through = self.is_again and (not page.has_more or self._is_back(sources))
+        return not is_through or await self._go_on()
+
+    async def _add_all(self, entries: list[Entry], sources: list[FeedSource], room: float) -> bool:
+        """Adds entries, up to the old cursor if it reads again; False = it has to stop now."""
+        until = self.count + room
+        for moved, made in parts(entries, self.place, 2 * settings.CHUNK_ENTRIES):
+            if not await self._add(moved, made):
+                return False
+            if self._is_back(sources):
+                break
+            if self.count >= until:
+                return False
+        return True
 
     def _may_read(self, sources: list[FeedSource]) -> bool:
         """Returns False if it is too early. Raises StopFlow."""
@@ -607,16 +670,36 @@ class _Hand:
         if now > born + settings.UNFED_OPEN_MS:
             await self._move(self._hand_over_call(self.cursor, [], 0), [])
 
-    async def _is_far_ahead(self) -> bool:
-        """Returns True if the step that joins this one has not joined many that this one has."""
-        if not self.feed.bound:
-            return False
+    async def _room(self) -> float:
+        """Returns how many results it may have before the step that joins it has joined more."""
+        if self.is_again or not self.feed.bound:
+            return inf
         state, total = await read(self.feed.bound, *_OF_BOUND)
         if state not in {"active", "paused"}:
-            return False
+            return inf
         # Each of these results may have as many children as `width` says.
         window = max(1, settings.JOIN_WINDOW // self.feed.width)
-        return self.before + self.count - int(total) >= window
+        return window + int(total) - self.before - self.count
+
+    async def _holds_parent(self, sources: list[FeedSource]) -> bool:
+        """Returns True if the parent is not read on: much waits here, and no child has so much.
+
+        A child stops while it is far ahead of this step; so what waits here is bounded.
+        """
+        if self.feed.kind not in COLLECTING or not any(one.is_open for one in sources[1:]):
+            return False
+        if _order(self.place[0]) <= max(_order(one.handed) for one in sources[1:]):
+            return False
+        # The parts of children alone may be as many as the window.
+        return int(await Command(b"HLEN", keys.of_flow(self.id))) > 2 * settings.JOIN_WINDOW
+
+    def _is_back(self, sources: list[FeedSource]) -> bool:
+        """Returns True if it has read again up to the cursor, and the source goes on."""
+        if not self.is_again or all(source.has_ended for source in sources):
+            return False
+        return all(
+            _order(one) >= _order(old) for one, old in zip(self.place, self.cursor, strict=True)
+        )
 
     async def _begins_again(self) -> bool:
         """Returns True if something is missing: then all is read once more, from the beginning.
@@ -640,7 +723,12 @@ class _Hand:
     async def _go_on(self) -> bool:
         """Moves the cursor to what was read last from the beginning."""
         self.is_again = False
-        return await self._add(list(self.place), [])
+        if not await self._add(list(self.place), []):
+            return False
+        if self.feed.kind in CHOOSING:  # what was there already was counted, too
+            (passed,) = await read(self.id, "passed")
+            self.before = int(passed or 0) - self.count
+        return True
 
     async def _add(self, moved: list[str], made: list[bytes]) -> bool:
         self.place = moved
@@ -709,9 +797,7 @@ class _Hand:
             await Command(b"UNLINK", keys.fed(self.id))
             if self.feed.kind != CHOSEN:  # else the step that joins it reads the origins
                 await Command(b"UNLINK", keys.of_flow(self.id))
-            if (
-                self.feed.kind in COLLECTING
-            ):  # if a failover takes the seal back, they are read again
+            if self.feed.kind in COLLECTING:  # a failover may take the seal back
                 children = [keys.of_flow(child) for child in self.feed.sources[1:]]
                 await run_all([Command(b"PEXPIRE", one, _ORIGINS_MS) for one in children])
         self.is_over = True
@@ -725,8 +811,9 @@ class _Hand:
         here, kind = int(total or 0), self.feed.kind
         if kind in JOINING:
             return self._missing_parts(sources, here)
+        named = sources
         if kind in COLLECTING:  # each result of the parent makes a body, of all its children
-            sources = sources[:1]
+            sources, named = sources[:1], sources[1:]
         elif kind in CHOOSING:
             here = int(passed or 0)
         if kind == DEAD:  # dropped ones are missing rightly
@@ -734,7 +821,7 @@ class _Hand:
         else:
             count = sum(source.done for source in sources)
         is_doubtful = here >= count and not self.is_again and await self._differs(sources)
-        return _lack(sources, count, here) if here < count or is_doubtful else ""
+        return _lack(named, count, here) if here < count or is_doubtful else ""
 
     def _missing_parts(self, sources: list[FeedSource], here: int) -> str:
         for source in sources:
@@ -779,9 +866,15 @@ async def _sources(ids: tuple[str, ...]) -> list[FeedSource]:
     rows = await run_all([hmget(one, *_OF_SOURCE) for one in ids])
     found = []
     for one, row in zip(ids, rows, strict=True):
-        state, total, done = parse_fields(_OF_SOURCE, row)
-        found.append(FeedSource(one, state, int(total or 0), int(done or 0)))
+        state, total, done, is_open, handed = parse_fields(_OF_SOURCE, row)
+        counts = int(total or 0), int(done or 0)
+        found.append(FeedSource(one, state, *counts, is_open == "1", handed))
     return found
+
+
+def _order(entry_id: str) -> tuple[int, ...]:
+    """Returns what orders the ids of a stream's entries; "" is before all."""
+    return tuple(map(int, (entry_id or BEFORE_ALL).split("-")))
 
 
 def _check_there(sources: list[FeedSource]) -> None:

@@ -1080,12 +1080,23 @@ def land(
     return _call("land", keys, (now, epoch, before, chain, *messages), LandReply.of)
 
 
-def list_chosen(keys: Sequence[bytes], *, after: Arg, count: Arg) -> Call[list[Any]]:
+class ListChosenReply(Reply):
+    """A reply of list_chosen."""
+
+    __slots__ = ()
+    script = "list_chosen"
+    says = "ok rows more"
+    is_ok: bool
+    rows: list[Any]
+    more: int
+
+
+def list_chosen(keys: Sequence[bytes], *, after: Arg, count: Arg) -> Call[ListChosenReply]:
     """
     Returns the next entries of `out` of a request whose sub-requests were chosen, with the
     origin of each of their results.
     """
-    return _call("list_chosen", keys, (after, count), _plain)
+    return _call("list_chosen", keys, (after, count), ListChosenReply.of)
 
 
 def list_dead(keys: Sequence[bytes], *, after: Arg, count: Arg) -> Call[list[Any]]:

@@ -113,8 +113,8 @@ def test_branches_and_chosen_children_are_drawn(program: Program, redis_url: str
     picture = tmp_path / "c.svg"
     _, _, *rows = program("flow", "show", "c", "--svg", str(picture)).out.decode().splitlines()
     assert [row.partition(" req ")[0].rstrip() for row in rows] == [
-        *("check", "├─ branch → reject", "├─ branch → reward", "│  └─ chosen → discord"),
-        *("│     └─ joins → all", "└─ merges → end"),
+        *("check", "├─ branch → reject", "├─ branch → reward", "│  ├─ chosen → discord"),
+        *("│  └─ joins → all", "└─ merges → end"),
     ]
     for text in ("branch: reject", "chosen: discord", "joins: all", "merges: end"):
         assert text in picture.read_text()

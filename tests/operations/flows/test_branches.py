@@ -406,3 +406,35 @@ def test_a_reader_of_the_results_gets_the_bodies_that_were_chosen(plain: Any, qu
     work_by(plain, some)
     found = [(one.status, one.body) for one in queue.request(FIRST).results()]
     assert found == [("done", b"user 0"), ("done", None)]
+
+
+def test_an_ended_branch_is_kept_while_another_one_works(plain: Any):
+    """Else the step that merges them would find it gone, and cancel the flow."""
+    flow = Flow("f").step("route").branches("check", Branch("reject", retain="1h")).step("end")
+    start_digits(plain, flow, 4)
+    work_by(plain, by_parity)
+    plain.run(hand_over(THIRD))
+    work_by(plain, by_parity)
+    plain.run(hand_over(FOURTH))
+    for name in (keys.request_hash(THIRD), keys.results(THIRD)):
+        plain.client.pexpire(name, 60_000)
+    plain.run(hand_over(FOURTH))
+    for name in (keys.request_hash(THIRD), keys.results(THIRD)):
+        assert 3_590_000 < plain.client.pttl(name) <= 3_600_000
+    assert work_off_by(plain, by_parity) == "done"
+
+
+def test_branches_with_more_results_than_bits_cancel_what_merges_them(
+    plain: Any, queue: Queue, monkeypatch: pytest.MonkeyPatch
+):
+    start_digits(plain, MERGED, 6)
+    work_by(plain, by_parity)
+    plain.run(hand_over(SECOND))
+    work_by(plain, by_parity)
+    monkeypatch.setattr(hand_overs, "MOST_BITS", 4)
+    plain.run(hand_over(FOURTH))
+    reason = (
+        "flow: request r.2 has more results than this step can note, which are 2: "
+        "submit several flows"
+    )
+    assert queue.request(FOURTH).progress().reason == reason

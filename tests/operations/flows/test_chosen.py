@@ -366,7 +366,7 @@ def test_results_that_are_missing_cancel_the_flow(plain: Any, queue: Queue):
     work_by(plain, as_many)
     plain.client.delete(keys.results(THIRD))
     plain.run(hand_over(FOURTH))
-    reason = "flow: results of request r.1 are missing: 2 of 4 could be handed over"
+    reason = "flow: results of requests r.2, r.3 are missing: 2 of 4 could be handed over"
     assert queue.request(FOURTH).progress().reason == reason
 
 
@@ -407,3 +407,94 @@ def test_a_reader_of_the_results_gets_the_bodies_of_the_children(plain: Any, que
     work_by(plain, lambda _, body: Fan([b"x", None, b"\xff"]) if body == b"0" else Fan([]))
     found = [json.loads(one.body or b"") for one in queue.request(FIRST).results()]
     assert found == [["x", None, {"base64": "/w=="}], []]
+
+
+def test_an_ended_parent_is_kept_while_its_children_work(plain: Any):
+    """Else the join would find it gone, and cancel a flow of which nothing is missing."""
+    flow = Flow("f").step("check", retain="1h").children("a", "b", chosen=5).step("end")
+    start_digits(plain, flow, 4)
+    work_by(plain, as_many)
+    for name in (SECOND, THIRD, FOURTH):
+        plain.run(hand_over(name))
+    for key in (keys.request_hash(FIRST), keys.results(FIRST)):
+        plain.client.pexpire(key, 60_000)
+    plain.run(hand_over(FOURTH))
+    for key in (keys.request_hash(FIRST), keys.results(FIRST)):
+        assert 3_590_000 < plain.client.pttl(key) <= 3_600_000
+
+
+def test_the_origins_of_a_sealed_child_are_kept_while_it_works(plain: Any):
+    start_digits(plain, ONE_CHILD, 3)
+    work_by(plain, lambda _, body: Fan([body]))
+    plain.run(hand_over(SECOND))
+    plain.client.pexpire(keys.of_flow(SECOND), 60_000)
+    plain.run(hand_over(THIRD))
+    assert plain.client.pttl(keys.of_flow(SECOND)) > settings.FED_OPEN_MS - 60_000
+
+
+def fans(step: str, body: bytes) -> Any:
+    return Fan([Next("a", body), Next("b", body)]) if step == "check" else body
+
+
+def test_the_window_holds_within_a_page(plain: Any, monkeypatch: pytest.MonkeyPatch):
+    """One page may have 64 entries of 1,000 results; the window is looked at with each call."""
+    monkeypatch.setattr(settings, "JOIN_WINDOW", 50)  # of 5 children: 10 results of the parent
+    monkeypatch.setattr(settings, "CHUNK_ENTRIES", 4)
+    start_digits(plain, REWARDS, 40)
+    while counts(plain)[0][3] < 40:
+        work_by(plain, fans)
+    for _ in range(3):
+        feed_all(plain)
+        assert [one[2] <= 12 for one in counts(plain)[1:3]] == [True, True]
+    monkeypatch.undo()
+    assert work_off_by(plain, fans) == "done"
+    assert [one[2] for one in counts(plain)] == [40, 40, 40, 40]
+
+
+def test_the_window_holds_after_a_failover(plain: Any, monkeypatch: pytest.MonkeyPatch):
+    """All is read once more up to the old place only, while the parent goes on."""
+    monkeypatch.setattr(settings, "JOIN_WINDOW", 50)
+    monkeypatch.setattr(hand_overs, "PAGE", 4)
+    monkeypatch.setattr(settings, "CHUNK_ENTRIES", 4)
+    start_digits(plain, REWARDS, 60)
+    work_by(plain, fans, 40)
+    plain.run(hand_over(SECOND))
+    before = counts(plain)[1][2]
+    assert 10 <= before <= 12
+    last = plain.client.hget(keys.request_hash(SECOND), "handed")
+    plain.client.xdel(keys.results(FIRST), last)  # its sub-request runs again
+    monkeypatch.setattr(settings, "JOIN_WINDOW", 70)
+    for _ in range(3):
+        plain.run(hand_over(SECOND))
+    assert before < counts(plain)[1][2] <= 14 + 4
+
+
+def test_what_waits_of_the_parent_in_the_join_is_bounded(
+    plain: Any, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(settings, "JOIN_WINDOW", 10)
+    monkeypatch.setattr(hand_overs, "PAGE", 2)
+    start_digits(plain, REWARDS, 40)
+    while counts(plain)[0][3] < 40:
+        work_by(plain, fans)
+    for _ in range(10):
+        plain.run(hand_over(FOURTH))
+    assert plain.client.hlen(keys.of_flow(FOURTH)) <= 24
+    for _ in range(50):
+        work_by(plain, fans)
+        feed_all(plain)
+    assert [one[1:3] for one in counts(plain)] == [("done", 40)] * 4
+
+
+def test_a_child_with_more_results_than_bits_cancels_the_flow(
+    plain: Any, queue: Queue, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(hand_overs, "MOST_BITS", 11)
+    start_digits(plain, ONE_CHILD, 4)
+    work_by(plain, lambda _, body: Fan([body]))
+    plain.run(hand_over(SECOND))
+    reason = (
+        "flow: request r.1 has more results than this step can note, which are 2: "
+        "submit several flows"
+    )
+    assert queue.request(SECOND).progress().reason == reason

@@ -29,7 +29,8 @@ def origins(lane: Lane, *numbers: int) -> list[int]:
     """Returns where sub-requests come from, as the step that joins them reads it."""
     fields = [word for one in numbers for word in (f"{one}:d:1:0:0", "x")]
     lane.client.xadd(keys.results(lane.id), dict(zip(fields[::2], fields[1::2], strict=True)))
-    rows = lane.call("list_chosen", (*lane.names, keys.of_flow(lane.id)), after="0-0", count=1)
+    names = (*lane.names, keys.of_flow(lane.id))
+    rows = lane.call("list_chosen", names, after="0-0", count=1)[1]
     lane.client.delete(keys.results(lane.id))
     found: list[int] = rows[0][2]
     return found

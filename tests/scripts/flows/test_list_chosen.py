@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 def listed(lane: Lane, after: str = "0-0", count: int = 10) -> list[Any]:
     names = (*lane.names, keys.of_flow(lane.id))
-    rows: list[Any] = lane.call("list_chosen", names, after=after, count=count)
+    rows: list[Any] = lane.call("list_chosen", names, after=after, count=count)[1]
     return rows
 
 
@@ -58,3 +58,20 @@ def test_a_key_of_another_kind_is_an_error(worked: Lane):
     with pytest.raises(FairlaneError, match="WRONGTYPE"):
         listed(worked)
     worked.client.delete(keys.of_flow("r1"))
+
+
+def test_a_page_ends_after_many_bytes_or_results(lane: Lane):
+    """Redis does nothing else meanwhile; a reader goes on with the next page."""
+    names = (*lane.names, keys.of_flow(lane.id))
+    for place, fields in enumerate(({"0:d:1:0:0": b"x" * 600_000},) * 3):
+        lane.client.xadd(keys.results(lane.id), fields, id=f"{place + 1}-0")
+    _, rows, more = lane.call("list_chosen", names, after="0-0", count=64)
+    assert (len(rows), more) == (2, 1)
+    _, rows, more = lane.call("list_chosen", names, after=rows[-1][0], count=64)
+    assert (len(rows), more) == (1, 0)
+    many = {f"{number}:d:1:0:0": b"" for number in range(600)}
+    for place in range(3):
+        lane.client.xadd(keys.results(lane.id), many, id=f"{place + 5}-0")
+    _, rows, more = lane.call("list_chosen", names, after="3-0", count=64)
+    assert (len(rows), more) == (2, 1)
+    lane.client.delete(keys.results(lane.id))

@@ -188,9 +188,8 @@ def test_what_results_choose_is_there_once_though_workers_are_killed(
             ROUTED,
             "fan",
             (
-                "step route of flow f returned Fan of 1 child, and its results choose no "
-                "children: declare them with children(..., chosen=10), and a step that "
-                "joins them"
+                "step route of flow f returned Fan of 1 child, and has branches: "
+                "return Next('even', body)"
             ),
         ),
         (ROUTED, "number", "Next has a body that is an int: bytes, str or None is expected"),
@@ -207,8 +206,8 @@ def test_what_results_choose_is_there_once_though_workers_are_killed(
             CHOSEN,
             "a",
             (
-                "step fan of flow f returned Next('a'), and has no branches: declare them "
-                "with branches(...)"
+                "step fan of flow f returned Next('a'), and has children: "
+                "return Fan([Next('a', body)])"
             ),
         ),
         (

@@ -132,10 +132,10 @@ def _drawn(found: FlowProgress) -> list[tuple[Cell, ...]]:
         fed = [each for each in found.steps if each.sources[-1:] == (one.step,)]
         fed.sort(key=lambda each: (each.is_compensating, -found.steps.index(each)))
         deep = {each.step: depth for depth, each in drawn}
-        todo += [
-            (min(deep.get(name, depth) for name in each.sources) + (len(each.sources) == 1), each)
-            for each in fed
-        ]
+        for each in fed:
+            goes_back = each.gets == "join" or len(each.sources) > 1
+            least = min(deep.get(name, depth) for name in each.sources)
+            todo.append((least + (not goes_back), each))
     depths = [depth for depth, _ in drawn]
     return [
         (
