@@ -342,7 +342,7 @@ def view_of(options: SparkOptions) -> str:
     return view
 
 
-class Choice(NamedTuple):
+class RequestChoices(NamedTuple):
     """Says which requests to read: these ids, those of a pattern, or those of a transaction."""
 
     ids: tuple[str, ...]
@@ -367,12 +367,12 @@ class Choice(NamedTuple):
         return tuple(found)
 
 
-def choice_of(options: SparkOptions) -> Choice:
+def choice_of(options: SparkOptions) -> RequestChoices:
     """Returns the choice that `request` or `txn` makes. Raises InvalidArgument."""
     if "txn" in options:
         txn = options.text("txn")
         keys.check_name("txn", txn.replace("*", ".") or "")
-        return Choice((), "*", txn)
+        return RequestChoices((), "*", txn)
     text = options.text("request")
     names: list[Any] = text.split(",")
     if text.startswith('["'):
@@ -382,9 +382,9 @@ def choice_of(options: SparkOptions) -> Choice:
             raise InvalidArgument(f'option "request" is {text!r}: the list is no JSON') from None
     elif set(text) & {"*", "?"}:
         keys.check_name("pattern of request ids", text.replace("*", ".").replace("?", "."))
-        return Choice((), text)
+        return RequestChoices((), text)
     ids = (keys.check_name("request id", str(name).strip()) for name in names)
-    return Choice(tuple(dict.fromkeys(ids)))
+    return RequestChoices(tuple(dict.fromkeys(ids)))
 
 
 def schema_of(spark_options: Mapping[str, str]) -> StructType:
@@ -547,7 +547,7 @@ class ResultsReader(ViewReader):
     """
 
     view = "results"
-    choice: Choice
+    choice: RequestChoices
 
     def __init__(self, options: SparkOptions, schema: StructType) -> None:
         super().__init__(options, schema)
