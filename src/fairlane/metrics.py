@@ -115,6 +115,12 @@ QUEUE = (
     *(DEAD, OLDEST, WORKERS, UNITS, WAITED, RAN, FAILED, TIMEOUTS, MEMORY, MEMORY_LIMIT),
 )
 ALL = (*WORKER.values(), *QUEUE)
+# A program with streams of Spark has these, see fairlane.spark.StreamMetrics.
+STREAM_LAG = Metric(
+    "fairlane_stream_lag", "gauge", "Entries that a query has not read.", ("query",)
+)
+STREAM_ROWS = Metric("fairlane_stream_rows_total", "counter", "Rows of a query.", ("query",))
+STREAM_BATCH = Metric("fairlane_stream_batch", "gauge", "The last micro-batch.", ("query",))
 
 
 # ------------------------------------------------------------------ plain

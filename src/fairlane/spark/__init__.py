@@ -17,10 +17,12 @@ if TYPE_CHECKING:
     from fairlane.spark.fleet import run_fleet, stop_fleet
     from fairlane.spark.handlers import arrow_handler, pandas_handler, row_handler
     from fairlane.spark.spark_session import ours, session
+    from fairlane.spark.stream_metrics import StreamMetrics
     from fairlane.spark.udf import queue_udf
 
 _HOMES = {
     "FairlaneSource": ".data_source",
+    "StreamMetrics": ".stream_metrics",
     "arrow_handler": ".handlers",
     "ours": ".spark_session",
     "pandas_handler": ".handlers",
@@ -34,6 +36,7 @@ _HOMES = {
 
 __all__ = [
     "FairlaneSource",
+    "StreamMetrics",
     "arrow_handler",
     "ours",
     "pandas_handler",

@@ -131,10 +131,8 @@ class Submit:
         given = SparkOptions(_given(options), names)
         kinds = rows[0].dataType
         plan = plan_of(given, kinds, is_stream=False)
-        wanted = {
-            *(plan.request_column, plan.body_column, plan.key_column),
-            *(plan.priority_column, plan.limit_column),
-        }
+        wanted = {column for _, column in plan.terms}
+        wanted |= {plan.request_column, plan.body_column, plan.key_column}
         kinds = StructType([field for field in kinds if field.name in wanted])
         return _Writing(
             schema=_ADDED,

@@ -236,9 +236,15 @@ async def spans_of_results(ids: Sequence[str]) -> list[tuple[str, Span]]:
 
 
 async def _spans(streams: Sequence[tuple[str, bytes]]) -> list[tuple[str, Span]]:
-    replies = await run_all([scripts.measure_stream((stream,)) for _, stream in streams])
-    spans = [(one, _measured(reply)) for (one, _), reply in zip(streams, replies, strict=True)]
-    return [(request_id, span) for request_id, span in spans if span is not None]
+    spans = await measured([stream for _, stream in streams])
+    pairs = zip(streams, spans, strict=True)
+    return [(request_id, span) for (request_id, _), span in pairs if span is not None]
+
+
+async def measured(streams: Sequence[bytes]) -> list[Span | None]:
+    """Returns the spans of streams, with their sizes; None for one without entries."""
+    replies = await run_all([scripts.measure_stream((stream,)) for stream in streams])
+    return [_measured(reply) for reply in replies]
 
 
 async def read_dead(
@@ -254,13 +260,14 @@ class ResultSpan(NamedTuple):
     """Says what results a request has now; `born` (ms) distinguishes it from others of its id."""
 
     id: str
+    queue: str
     born: int
     is_ended: bool
     rows: int  # results
     span: Span | None  # of `out`
 
 
-_OF_RESULTS = ("state", "born", "done", "dead")
+_OF_RESULTS = ("state", "queue", "born", "done", "dead")
 
 
 async def result_span(request_id: str) -> ResultSpan:
@@ -289,11 +296,11 @@ async def result_spans(ids: Sequence[str]) -> list[ResultSpan | None]:
 def _result_span(
     request_id: str, reply: Sequence[bytes | None], held: Span | None
 ) -> ResultSpan | None:
-    state, born, done, dead = parse_fields(_OF_RESULTS, reply)
+    state, queue, born, done, dead = parse_fields(_OF_RESULTS, reply)
     if state in {"", "abandoned"}:
         return None
     rows = int(done or 0) + int(dead or 0)
-    return ResultSpan(request_id, int(born or 0), state in ENDED_STATES, rows, held)
+    return ResultSpan(request_id, queue, int(born or 0), state in ENDED_STATES, rows, held)
 
 
 async def small_results(
@@ -325,7 +332,7 @@ async def queues_of(ids: Sequence[str]) -> list[str]:
 
 
 NAMES_MOST = 1_000_000  # requests of one read
-_SCAN = 5_000  # keys of one look
+_SCAN = 1_000  # keys of one look
 
 
 async def named_like(pattern: str, txn: str = "") -> list[str]:

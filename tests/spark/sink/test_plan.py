@@ -101,7 +101,8 @@ def test_the_policy_is_that_of_the_options():
     policy = made.policy
     assert (policy.priority, policy.limit, policy.retain_ms) == (7, 2, 7_200_000)
     assert (policy.backoff_ms, policy.lease_ms) == ((1_000, 300_000), 60_000)
-    assert made.policy_of(3, None) == plan({"priority": "3"} | same).policy
+    made = plan(same | {"priorityColumn": "rank", "bodyColumn": "text"}, WIDE)
+    assert made.policy_of("r1", [3]) == plan({"priority": "3"} | same).policy
 
 
 def test_a_stream_leaves_its_request_open_for_a_week():

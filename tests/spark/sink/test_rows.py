@@ -217,6 +217,8 @@ def test_a_row_of_arrow_holds_nothing_of_other_rows(kind: str):
 KEYED = {"requestColumn": "key"}
 RANKED = {"priorityColumn": "p"}
 DEDUPE = {"keyColumn": "i", "writeMode": "dedupe"}
+NOW = dt.datetime(2026, 1, 2, tzinfo=dt.UTC)
+LATER = NOW + dt.timedelta(seconds=1)
 LONG = "x" * (settings.MAX_BODY + 1)
 TOO_LONG = 'row 1 of partition 4: "body" has 1,048,577 bytes: the most is 1,048,576'
 TWO_RANKS = 'request r1 has rows with 1 and with 2 in column "p"'
@@ -233,14 +235,33 @@ TWO_RANKS = 'request r1 has rows with 1 and with 2 in column "p"'
         ({"body": ["a", "b"], "p": pa.array([1, 2], pa.int32())}, RANKED, TWO_RANKS),
         ({"body": ["a"], "p": pa.array([100], pa.int32())}, RANKED, "priority 100 is not valid"),
         ({"body": ["a"], "p": [0]}, {"limitColumn": "p"}, "request r1: limit 0 is not valid"),
+        ({"body": ["a"], "p": ["soon"]}, {"deadlineColumn": "p"}, "request r1: deadline 'soon' is"),
+        ({"body": ["a", "b"], "p": [NOW, LATER]}, {"runAtColumn": "p"}, "r1 has rows with 2026-.*"),
         ({"body": ["a", "b"], "i": ["1", None]}, DEDUPE, '"i" is null'),
         ({"body": ["a"], "i": ["1" * 1025]}, DEDUPE, "has 1,025 bytes"),
     ],
-    ids=map(str, range(10)),
+    ids=map(str, range(12)),
 )
 def test_an_invalid_row_is_named(columns: dict[str, Any], given: dict[str, str], sentence: str):
     with pytest.raises(InvalidArgument, match=sentence):
         read(batch_of(**columns), 1000, **given)
+
+
+@pytest.mark.parametrize(
+    ("column", "value", "name", "expected"),
+    [
+        ("delayColumn", "90s", "delay_ms", 90_000),
+        ("runAtColumn", NOW, "start_ms", 1000 * NOW.timestamp()),
+        ("deadlineColumn", "2h", "deadline_ms", 7_200_000),
+        ("limitColumn", 7, "limit", 7),
+    ],
+)
+def test_options_of_a_request_may_be_columns(column: str, value: Any, name: str, expected: int):
+    batch = batch_of(body=["a"], v=[value])
+    options = SparkOptions({"redis": "redis://x", "request": "r1", column: "v"}, OPTIONS)
+    plan = plan_of(options, from_arrow_schema(batch.schema), is_stream=False)
+    ((group),) = Reader(plan, 0).groups(batch)
+    assert getattr(plan.policy_of("r1", group.terms), name) == expected
 
 
 def test_rows_are_counted_over_the_batches():

@@ -42,13 +42,18 @@ def test_a_request_for_each_key_with_its_own_terms(
         "body",
         "CAST(id % 300 % 100 AS INT) AS p",
         "CAST(id % 300 + 1 AS SMALLINT) AS l",
+        "concat(id % 300 + 9, 'm') AS d",
+        "concat(id % 300 + 1, 's') AS w",
     )
-    write(keyed, redis_url, requestColumn="k", priorityColumn="p", limitColumn="l")
+    columns = {"requestColumn": "k", "priorityColumn": "p", "limitColumn": "l"}
+    write(keyed, redis_url, deadlineColumn="d", delayColumn="w", **columns)
     for key in range(300):
         name = f"k{key}"
         assert bodies_in(redis_client, name) == [b"row %d" % i for i in range(key, 6000, 300)]
         found = stored(redis_client, name)
         assert (int(found["priority"]), int(found["limit"])) == (key % 100, key + 1)
+        assert int(found["deadline"]) - int(found["born"]) == 60_000 * (key + 9)
+        assert int(found["wait"]) == 1_000 * (key + 1)
     assert areas(redis_client) == []
 
 
@@ -71,7 +76,7 @@ def test_a_frame_without_rows_is_a_request_that_is_done(
         (
             ("body", "CAST(id / 50 AS INT) AS p"),
             {"priorityColumn": "p"},
-            "request r1 has rows with priority 0 and with priority 1",
+            'request r1 has rows with 0 and with 1 in column "p"',
         ),
         (
             ("nullif(body, 'row 70') AS text",),

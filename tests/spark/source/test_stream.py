@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -15,10 +16,13 @@ from fairlane import settings
 from fairlane.errors import DataLost, InvalidArgument
 from fairlane.operations.completion import trim
 from fairlane.protocol import keys
+from fairlane.spark import stream_ranges
 from fairlane.spark.data_source import FairlaneSource
 from fairlane.spark.source import stream
+from fairlane.spark.stream_metrics import StreamMetrics, StreamState
 from tests.spark.worlds import World, forget_commit
 from tests.support.servers import backends
+from tests.support.wait import wait_until
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -91,9 +95,57 @@ def test_the_whole_log_is_between_its_beginning_and_its_end(redis_url: str, worl
     assert ids_of(source, start, end) == names(9)
     assert source.latestOffset(end, ReadAllAvailable()) == end
     assert source.partitions(end, end) == []
-    assert source.reportLatestOffset() == end
+    assert source.reportLatestOffset() == {**end, "lag": 0}
     limited = reader(redis_url, maxOffsetsPerTrigger=2)  # a read of all rows ignores the option
     assert ids_of(limited, *all_of(limited)) == names(9)
+
+
+def test_bytes_bound_a_batch(redis_url: str, world: World):
+    """By the mean of the first and the last entry; at least one comes."""
+    ended(world, *names(9))
+    size = world.driver.run(stream_ranges.measured([b"{req}:completed"]))[0]
+    assert size is not None
+    for most, count in ((1, 1), (size.size // 3, 3), (size.size, 9)):
+        source = reader(redis_url, maxBytesPerTrigger=most)
+        assert ids_of(source, *batch_of(source)) == names(count)
+    source = reader(redis_url, maxBytesPerTrigger=size.size, maxOffsetsPerTrigger=2)
+    assert ids_of(source, *batch_of(source)) == names(2)
+    world.submit("r", 3, limit=1)
+    world.work_off(most=1)
+    source = reader(redis_url, request="r", maxBytesPerTrigger=1)
+    assert len(rows_of(source, *batch_of(source))) == 1
+
+
+def test_a_batch_waits_for_enough_rows_but_not_for_ever(redis_url: str, world: World):
+    ended(world, *names(2))
+    source = reader(redis_url, minOffsetsPerTrigger=3)
+    start, end = batch_of(source)
+    assert end == start
+    ended(world, "r2")
+    assert ids_of(source, *batch_of(source)) == names(3)
+    assert batch_of(reader(redis_url, minOffsetsPerTrigger=9, maxTriggerDelay="0s"))[1] != start
+    source = reader(redis_url, minOffsetsPerTrigger=9)
+    source.prepareForTriggerAvailableNow()
+    assert ids_of(source, *batch_of(source)) == names(3)
+    with pytest.raises(InvalidArgument, match=r"minOffsetsPerTrigger.* is 3, and more than"):
+        reader(redis_url, minOffsetsPerTrigger=3, maxOffsetsPerTrigger=2)
+
+
+def test_the_lag_is_what_lies_behind_the_last_batch(
+    redis_url: str, world: World, monkeypatch: pytest.MonkeyPatch
+):
+    ended(world, *names(9))
+    source = reader(redis_url, maxOffsetsPerTrigger=2)
+    lags = []
+    at = source.initialOffset()
+    for _ in range(6):
+        at = source.latestOffset(at, source.getDefaultReadLimit())
+        lags.append((source.reportLatestOffset() or {})["lag"])
+    assert lags == [7, 5, 3, 1, 0, 0]
+    monkeypatch.setattr(stream_ranges, "PAGE", 2)
+    source = reader(redis_url, maxOffsetsPerTrigger=2)
+    batch_of(source)
+    assert 2 <= (source.reportLatestOffset() or {})["lag"] <= 9
 
 
 def test_an_empty_log_has_a_beginning(redis_url: str, world: World):
@@ -384,11 +436,35 @@ def test_a_query_goes_on_where_it_was(
     assert sorted(row.id for row in rows) == [*names(6), "r7"]
 
 
+class Noting(StreamMetrics):
+    """Keeps what it showed after each micro-batch."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.seen: list[StreamState] = []
+        self.texts: list[str] = []
+
+    def onQueryProgress(self, event: Any) -> None:  # noqa: N802  Spark's name
+        super().onQueryProgress(event)
+        self.seen += self.states.values()
+        self.texts.append(self.text())
+
+
 def test_results_stream_in_spark(spark: SparkSession, redis_url: str, world: World, tmp_path: Path):
     world.submit("r1", 500, limit=1)
     world.work_off(most=50, slices=4)
-    _, rows = run(spark, redis_url, tmp_path, request="r1")
+    metrics = Noting()
+    spark.streams.addListener(metrics)
+    _, rows = run(spark, redis_url, tmp_path, request="r1", maxOffsetsPerTrigger=100)
     assert sorted(row["index"] for row in rows) == list(range(200))
+    wait_until(lambda: not metrics.states and len(metrics.seen) >= 2)
+    spark.streams.removeListener(metrics)
+    assert [(one.rows, one.batch, one.lag) for one in metrics.seen[:2]] == [
+        (100, 0, 2),
+        (200, 1, 0),
+    ]
+    assert metrics.seen[1].txn.endswith(":1")
+    assert re.search(r'fairlane_stream_rows_total\{query="[^"]+"\} 100\n', metrics.texts[0])
     world.work_off()
     _, rows = run(spark, redis_url, tmp_path, request="r1", minPartitions=3)
     assert sorted(row["index"] for row in rows) == list(range(500))

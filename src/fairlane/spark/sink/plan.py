@@ -7,35 +7,35 @@ workers begin while Spark still writes (writers.py).
 from __future__ import annotations
 
 from contextlib import closing
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from pyspark.sql.types import (
     ArrayType,
     BinaryType,
     CalendarIntervalType,
+    DataType,
     GeographyType,
     GeometryType,
     IntegralType,
     MapType,
     StringType,
     StructType,
+    TimestampType,
     YearMonthIntervalType,
 )
 
 from fairlane import settings
 from fairlane.drivers.sync import SyncDriver
 from fairlane.errors import InvalidArgument
-from fairlane.options import Policy, check_option, read_option
-from fairlane.options_table import WHOLE, field_of, options_of
+from fairlane.options import Policy, read_option
+from fairlane.options_table import BY_NAME, WHOLE, field_of, options_of
 from fairlane.protocol import keys
 from fairlane.spark.commit import Txn
 from fairlane.spark.data_source import NO_CATALOG
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
-
-    from pyspark.sql.types import DataType
 
     from fairlane.options_table import Option
     from fairlane.spark.data_source import SparkOptions
@@ -46,8 +46,17 @@ OPTIONS = (
     *("request", "requestColumn", "bodyColumn", "bodyFormat", "keyColumn", "priority"),
     *("priorityColumn", "limit", "limitColumn", "writeMode", "txn", "batchSize", "finalize"),
     *("maxWaiting", "keepBodies", "openFor", "stageTtl", "attempts", "backoff", "lease", "retain"),
-    *("deadline", "timeLimit", "patience"),
+    *("deadline", "timeLimit", "patience", "delay", "delayColumn", "runAt", "runAtColumn"),
+    "deadlineColumn",
 )
+# Options of a request that a column may hold, with the types of that column.
+_TERMS: dict[str, tuple[tuple[type[DataType], ...], str]] = {
+    "priority": ((IntegralType,), "a whole number"),
+    "limit": ((IntegralType,), "a whole number"),
+    "delay": ((StringType,), "a text such as 90s"),
+    "run_at": ((TimestampType,), "a timestamp"),
+    "deadline": ((StringType,), "a text such as 90s"),
+}
 # Options that Spark's own streaming leaves among ours.
 STREAM_OPTIONS = ("checkpointLocation", "queryName")
 _BODY = "body"
@@ -65,8 +74,7 @@ class WritePlan:
     body_format: str
     key_column: str  # "" = rows have no keys
     keeps_bodies: bool
-    priority_column: str
-    limit_column: str
+    terms: tuple[tuple[str, str], ...]  # options of a request and their columns
     mode: str
     txn: str
     batch_size: int
@@ -86,16 +94,19 @@ class WritePlan:
         """Returns the transaction of this name for the operations."""
         return Txn(name, self.finalize, self.open_ms, self.keeps_bodies)
 
-    def policy_of(self, priority: int | None, limit: int | None) -> Policy:
-        """Returns the policy for rows with this priority and limit; None = the option's."""
-        from dataclasses import replace
+    def policy_of(self, request_id: str, values: Sequence[Any]) -> Policy:
+        """Returns the policy of a request whose rows have these values in the columns of `terms`.
 
-        chosen = {
-            name: value
-            for name, value in (("priority", priority), ("limit", limit))
-            if value is not None
-        }
-        return replace(self.policy, **chosen)  # type: ignore[arg-type]
+        Raises InvalidArgument.
+        """
+        chosen: dict[str, Any] = {}
+        try:
+            for (name, _), value in zip(self.terms, values, strict=True):
+                field_name = field_of(BY_NAME[name])
+                chosen[field_name] = read_option(name, value)
+            return replace(self.policy, **chosen)
+        except InvalidArgument as error:
+            raise InvalidArgument(f"request {request_id}: {error}") from None
 
 
 def plan_of(options: SparkOptions, schema: StructType, *, is_stream: bool) -> WritePlan:
@@ -113,8 +124,11 @@ def plan_of(options: SparkOptions, schema: StructType, *, is_stream: bool) -> Wr
         body_format=body_format,
         key_column=_column(options, schema, "keyColumn"),
         keeps_bodies=options.flag("keepBodies", default=False),
-        priority_column=_column(options, schema, "priorityColumn"),
-        limit_column=_column(options, schema, "limitColumn"),
+        terms=tuple(
+            (name, column)
+            for name in _TERMS
+            if (column := _column(options, schema, _column_option(name)))
+        ),
         mode=mode,
         txn=_txn(options, is_stream=is_stream),
         batch_size=options.number(
@@ -244,6 +258,10 @@ def _policy(options: SparkOptions) -> Policy:
     return Policy(queue=options.queue, **policy)
 
 
+def _column_option(name: str) -> str:
+    return f"{spark_name(BY_NAME[name])}Column"
+
+
 def spark_name(option: Option) -> str:
     """Returns the name of an option among those of Spark: `timeLimit`."""
     first, *others = option.name.split("_")
@@ -267,8 +285,7 @@ def _check_columns(plan: WritePlan, schema: StructType) -> None:
     wanted: list[tuple[str, str, tuple[Any, ...], str]] = [
         ("requestColumn", plan.request_column, texts, "a string or a whole number"),
         ("keyColumn", plan.key_column, (StringType, IntegralType), "a string or a whole number"),
-        ("priorityColumn", plan.priority_column, (IntegralType,), "a whole number"),
-        ("limitColumn", plan.limit_column, (IntegralType,), "a whole number"),
+        *((_column_option(name), column, *_TERMS[name]) for name, column in plan.terms),
     ]
     for option, name, kinds, words in wanted:
         if name:
@@ -308,25 +325,16 @@ def column_of(name: str, columns: Sequence[str]) -> str:
     return matches[0] if matches else ""
 
 
-def check_terms(request_id: str, priority: int | None, limit: int | None) -> None:
-    """Raises InvalidArgument for a priority or limit out of a column that is out of range."""
-    try:
-        if priority is not None:
-            check_option("priority", priority)
-        if limit is not None:
-            check_option("limit", limit)
-    except InvalidArgument as error:
-        raise InvalidArgument(f"request {request_id}: {error}") from None
-
-
-def one_of(request_id: str, name: str, before: int | None, now: int | None) -> int | None:
-    """Returns the value that both have. Raises InvalidArgument that names two different ones."""
-    if before is not None and now is not None and before != now:
-        raise InvalidArgument(
-            f"request {request_id} has rows with {name} {before} and with {name} {now}: "
-            "all rows of a request have one"
-        )
-    return now if before is None else before
+def check_terms(
+    plan: WritePlan, request_id: str, before: Sequence[Any], now: Sequence[Any]
+) -> None:
+    """Raises InvalidArgument if rows of one request have different values in a column."""
+    for (_, column), one, other in zip(plan.terms, before, now, strict=True):
+        if one != other:
+            raise InvalidArgument(
+                f'request {request_id} has rows with {one} and with {other} in column "{column}": '
+                "all rows of a request have one"
+            )
 
 
 def run(plan: WritePlan, operation: Any) -> Any:

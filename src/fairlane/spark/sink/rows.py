@@ -75,8 +75,7 @@ class RowGroup(NamedTuple):
     keys: Columns | None
     start: int
     end: int
-    priority: int | None
-    limit: int | None
+    terms: tuple[Any, ...]  # of the columns of the plan's terms
 
 
 class RowBatch(NamedTuple):
@@ -108,23 +107,22 @@ class Reader:
             return
         bodies = self._bodies(batch)
         own = self._text(batch, plan.key_column, _KEY_MOST) if plan.key_column else None
-        terms = [self._numbers(batch, name) for name in (plan.priority_column, plan.limit_column)]
+        terms = [self._known(batch, name) for _, name in plan.terms]
         if plan.request:
             bounds = [(plan.request, 0, batch.num_rows)]
         else:
             order, bounds = self._by_request(batch)
             bodies = bodies.take(order)
             own = None if own is None else own.take(order)
-            terms = [None if numbers is None else numbers.take(order) for numbers in terms]
+            terms = [values.take(order) for values in terms]
         packed = Columns(bodies), None if own is None else Columns(own)
         for request, start, end in bounds:
-            names = (plan.priority_column, plan.limit_column)
-            priority, limit = (
-                None if values is None else self._only(request, name, values[start:end])
-                for name, values in zip(names, terms, strict=True)
-            )
-            check_terms(request, priority, limit)
-            yield RowGroup(request, *packed, start, end, priority, limit)
+            edges = [pc.min_max(values[start:end]).as_py() for values in terms]
+            given = tuple(edge["min"] for edge in edges)
+            check_terms(plan, request, given, [edge["max"] for edge in edges])
+            if given:
+                plan.policy_of(request, given)
+            yield RowGroup(request, *packed, start, end, given)
         self.rows += batch.num_rows
 
     def _bodies(self, batch: Any) -> Any:
@@ -138,9 +136,7 @@ class Reader:
     def _text(self, batch: Any, name: str, most: int) -> Any:
         return self._checked(_binary(batch.column(self.plan.columns.index(name))), name, most)
 
-    def _numbers(self, batch: Any, name: str) -> Any:
-        if not name:
-            return None
+    def _known(self, batch: Any, name: str) -> Any:
         column = batch.column(self.plan.columns.index(name))
         self._no_null(column, name)
         return column
@@ -163,16 +159,6 @@ class Reader:
             bounds.append((names[code], start, start + counts[code]))
             start += counts[code]
         return order, bounds
-
-    def _only(self, request: str, name: str, values: Any) -> int:
-        bounds = pc.min_max(values).as_py()
-        low, high = bounds["min"], bounds["max"]
-        if low != high:
-            raise InvalidArgument(
-                f'request {request} has rows with {low} and with {high} in column "{name}": '
-                "all rows of a request have one"
-            )
-        return int(low)
 
     def _checked(self, array: Any, name: str, most: int) -> Any:
         self._no_null(array, name)

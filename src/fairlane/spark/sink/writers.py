@@ -34,7 +34,7 @@ from fairlane.spark.commit import (
     stage_all,
     unstage,
 )
-from fairlane.spark.sink.plan import one_of, run
+from fairlane.spark.sink.plan import check_terms, run
 from fairlane.spark.sink.rows import Reader, RowBatch, RowGroup, pieces
 
 if TYPE_CHECKING:
@@ -127,8 +127,7 @@ class Added:
     request: str
     rows: int = 0
     new: int = 0
-    priority: int | None = None
-    limit: int | None = None
+    terms: tuple[Any, ...] = ()
 
 
 @dataclass
@@ -165,7 +164,7 @@ class Adder:
     def _begun(self, group: RowGroup) -> Added:
         added = self._added.get(group.request)
         if added is None:
-            policy = self.plan.policy_of(group.priority, group.limit)
+            policy = self.plan.policy_of(group.request, group.terms)
             self.driver.run(
                 begin_live(
                     group.request,
@@ -177,9 +176,8 @@ class Adder:
             )
             if self.plan.key_column:
                 self.driver.run(note_keyed(group.request, self.txn))
-            added = self._added[group.request] = Added(group.request)
-        added.priority = one_of(group.request, "priority", added.priority, group.priority)
-        added.limit = one_of(group.request, "limit", added.limit, group.limit)
+            added = self._added[group.request] = Added(group.request, terms=group.terms)
+        check_terms(self.plan, group.request, added.terms, group.terms)
         return added
 
     def _add(self, added: Added, piece: RowBatch) -> None:
@@ -225,7 +223,7 @@ def begin_first(plan: WritePlan) -> None:
     with closing(plan.driver()) as driver:
         if is_noted:
             driver.run(direct_append.start_live(txn))
-        if plan.request and not plan.priority_column and not plan.limit_column:
+        if plan.request and not plan.terms:
             driver.run(
                 begin_live(plan.request, plan.policy, txn, by_ids=by_ids(plan), is_noted=is_noted)
             )
@@ -260,7 +258,7 @@ def abort_live(plan: WritePlan) -> None:
 def _requests(plan: WritePlan, messages: Sequence[LiveMessage | None]) -> list[str]:
     """Returns the requests that were written to; without any row, the one that is named."""
     requests: dict[str, None] = {}
-    if plan.request and not plan.priority_column and not plan.limit_column:
+    if plan.request and not plan.terms:
         requests[plan.request] = None
     for message in messages:
         requests.update(
@@ -340,8 +338,7 @@ class Staged:
 
     request: str
     area: Area
-    priority: int | None = None
-    limit: int | None = None
+    terms: tuple[Any, ...] = ()
 
 
 @dataclass
@@ -355,8 +352,8 @@ class StagedMessage(WriterCommitMessage):
 class _Filling:
     """Holds the area of one request, and the rows that wait for its next chunk."""
 
-    def __init__(self, request: str, name: str) -> None:
-        self.staged = Staged(request, Area(name, 0, 0))
+    def __init__(self, group: RowGroup, name: str) -> None:
+        self.staged = Staged(group.request, Area(name, 0, 0), group.terms)
         self.count = self.size = 0
         self.columns: tuple[list[bytes], ...] = ([], [], [], [])  # of bodies, then of keys
 
@@ -416,10 +413,8 @@ class Stager:
     def _add(self, group: RowGroup) -> None:
         filling = self._filling.get(group.request)
         if filling is None:
-            filling = self._filling[group.request] = _Filling(group.request, self.name)
-        staged = filling.staged
-        staged.priority = one_of(group.request, "priority", staged.priority, group.priority)
-        staged.limit = one_of(group.request, "limit", staged.limit, group.limit)
+            filling = self._filling[group.request] = _Filling(group, self.name)
+        check_terms(self.plan, group.request, filling.staged.terms, group.terms)
         if self.plan.request:
             for piece in pieces(group, self.plan.batch_size):
                 self._stage(filling, piece.rows, piece.packed + piece.keys)
@@ -473,13 +468,12 @@ def shares_of(plan: WritePlan, messages: Sequence[StagedMessage | None]) -> list
             by_request.setdefault(part.request, []).append(part)
     shares = []
     for request, parts in by_request.items():
-        priority = limit = None
         for part in parts:
-            priority = one_of(request, "priority", priority, part.priority)
-            limit = one_of(request, "limit", limit, part.limit)
+            check_terms(plan, request, parts[0].terms, part.terms)
+        policy = plan.policy_of(request, parts[0].terms) if parts else plan.policy
         parts.sort(key=lambda part: int(part.area.name.partition(":")[0]))
         areas = [part.area for part in parts if part.area.rows]
-        shares.append(TxnShare(request, plan.policy_of(priority, limit), areas))
+        shares.append(TxnShare(request, policy, areas))
     return shares
 
 
@@ -518,7 +512,7 @@ def abort_staged(plan: WritePlan, txn: str, messages: Sequence[StagedMessage | N
 
 def look_first(plan: WritePlan) -> None:
     """Raises now what would keep the commit from writing to the named request."""
-    if plan.request and not plan.priority_column and not plan.limit_column:
+    if plan.request and not plan.terms:
         run(plan, look(TxnShare(plan.request, plan.policy, []), plan.transaction(plan.txn)))
 
 

@@ -19,7 +19,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 from pyspark.sql.streaming.datasource import (
     ReadAllAvailable,
+    ReadMaxBytes,
     ReadMaxRows,
+    ReadMinRows,
     SupportsTriggerAvailableNow,
 )
 
@@ -109,6 +111,14 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self.stream = keys.results(self.request) if self.request else keys.completed(self.queue)
         self.parts = options.number("minPartitions", 1, 1, MOST_PARTS)
         self.most = options.number("maxOffsetsPerTrigger", 0, 1)
+        self.most_bytes = options.number("maxBytesPerTrigger", 0, 1)
+        self.least = options.number("minOffsetsPerTrigger", 0, 1)
+        self.delay_s = _delay_ms(options) / 1000
+        if self.most and self.least > self.most:
+            raise InvalidArgument(
+                f'option "minOffsetsPerTrigger" is {self.least:,}, and more than '
+                f"maxOffsetsPerTrigger, {self.most:,}: lower it"
+            )
         self.fails = options.flag("failOnDataLoss", default=True)
         self.starting = options.text("startingOffsets", "earliest")
         if self.starting not in {"earliest", "latest"}:
@@ -116,6 +126,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self.target: str | None = None  # where a query of availableNow stops
         self.reader = f"spark:{secrets.token_hex(8)}"
         self.marked, self.mark_at = "", 0.0
+        self.end, self.ended_at = "", clock.mono_s()  # where the last batch ends, and when
 
     def _given(self, text: str) -> dict[str, Any]:
         """Returns the offset that a user wrote."""
@@ -156,8 +167,12 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return _BEFORE + first if first else span.last if span else completion.BEGIN
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802  Spark's name
-        """Returns the limit that `maxOffsetsPerTrigger` sets."""
-        return ReadMaxRows(self.most) if self.most else ReadAllAvailable()
+        """Returns a limit that the options set; `latestOffset` also has the others."""
+        if self.most:
+            return ReadMaxRows(self.most)
+        if self.most_bytes:
+            return ReadMaxBytes(self.most_bytes)
+        return ReadMinRows(self.least) if self.least else ReadAllAvailable()
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802  Spark's name
         """Fixes where a query that reads what there is now will stop."""
@@ -165,19 +180,43 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self.target = span.last if span else completion.BEGIN
 
     def reportLatestOffset(self) -> dict[str, Any] | None:  # noqa: N802  Spark's name
-        """Returns where the stream ends now; for the query's progress only."""
+        """Returns where the stream ends now, and the lag; for the query's progress only.
+
+        The lag is the number of entries behind the last batch: exact up to a page, then estimated.
+        """
         span, born = self._look()
-        return self._offset(span.last, born) if span else None
+        return {**self._offset(span.last, born), "lag": self._lag(span)} if span else None
+
+    def _lag(self, span: completion.Span) -> int:
+        at = self.end or _BEFORE + span.first
+        if not _has_more(at, span.last):
+            return 0
+        begin = max(_begin(at), span.first, key=completion.place)
+        if begin == span.first:
+            return span.length
+        piece = stream_ranges.StreamRange(begin, span.last)
+        with closing(SyncDriver(self.redis)) as driver:
+            if self.request:
+                read = stream_ranges.read_heads(self.request, piece, stream_ranges.PAGE)
+            else:
+                read = stream_ranges.read_page(self.stream, piece, stream_ranges.PAGE)
+            entries, unread = driver.run(read)
+        if unread is None:
+            return len(entries)
+        first, middle, last = (
+            completion.place(entry)[0] for entry in (span.first, begin, span.last)
+        )
+        return max(len(entries), span.length * (last - middle) // max(1, last - first))
 
     def latestOffset(  # noqa: N802  Spark's name
         self, start: dict[str, Any], limit: ReadLimit
     ) -> dict[str, Any]:
-        """Returns how far the next batch reads: at most `limit` rows, but at least one entry.
+        """Returns how far the next batch reads: within the limits, but at least one entry.
 
         An entry of results holds up to 490 of them and is not cut. The offset is never
         before `start`. Raises DataLost.
         """
-        at = self._place(start)
+        self.end = at = self._place(start)
         self.reader = str(start.get("reader") or self.reader)
         self._mark(at)
         self._check(at, start["born"])  # no other check runs without a batch
@@ -187,16 +226,36 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             last = min(last, self.target, key=completion.place)
         if not _has_more(at, last):
             return start
-        if isinstance(limit, ReadMaxRows):
-            last = self._within(
-                StreamPart(stream_ranges.StreamRange(_begin(at), last), at), limit.max_rows
-            )
+        piece = stream_ranges.StreamRange(_begin(at), last)
+        if not isinstance(limit, ReadAllAvailable):
+            is_late = clock.mono_s() - self.ended_at >= self.delay_s
+            if self.least and self.target is None and not is_late:
+                _, rows = self._within(piece, self.least)
+                if rows < self.least:
+                    return start
+            most = limit.max_rows if isinstance(limit, ReadMaxRows) else 2**53
+            if self.most_bytes:
+                most = min(most, self._rows_of(self.most_bytes))
+            if most < 2**53:
+                last, _ = self._within(piece, most)
+        self.end, self.ended_at = last, clock.mono_s()
         return self._offset(last, start["born"])
 
-    def _within(self, part: StreamPart, most: int) -> str:
-        """Returns the last entry of a part before more than `most` rows are read."""
+    def _rows_of(self, size: int) -> int:
+        """Returns how many rows have about so many bytes, by the first and the last entry."""
+        with closing(SyncDriver(self.redis)) as driver:
+            (span,) = driver.run(stream_ranges.measured([self.stream]))
+            if span is None:
+                return 1
+            rows = span.length
+            if self.request:
+                rows = driver.run(stream_ranges.result_span(self.request)).rows
+        return max(1, size * rows // max(1, span.size))
+
+    def _within(self, piece: StreamRange, most: int) -> tuple[str, int]:
+        """Returns the last entry of a piece before more than `most` rows are read; and the rows."""
         last, rows = "", 0
-        unread: StreamRange | None = part.piece
+        unread: StreamRange | None = piece
         with closing(SyncDriver(self.redis)) as driver:
             while unread is not None:
                 if self.request:  # only counted: the executors read the bodies
@@ -206,13 +265,13 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                     read = stream_ranges.read_page(self.stream, unread, count)
                 entries, unread = driver.run(read)
                 for entry_id, fields in entries:
-                    rows += len(fields) // 2 - 1 if self.request else 1
-                    if last and rows > most:
-                        return last
-                    last = entry_id.decode()
+                    more = len(fields) // 2 - 1 if self.request else 1
+                    if last and rows + more > most:
+                        return last, rows
+                    last, rows = entry_id.decode(), rows + more
                 if rows >= most:
                     break
-        return last or part.piece.last
+        return last or piece.last, rows
 
     def _look(self) -> tuple[completion.Span | None, int]:
         """Returns what the stream holds now, and its request's birth."""
@@ -314,6 +373,14 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             f"the stream {self.name} has lost entries that were not read yet: {why}. To go on with "
             "what is left set the option failOnDataLoss to false; to prevent it read more often"
         )
+
+
+def _delay_ms(options: SparkOptions) -> int:
+    text = options.text("maxTriggerDelay", "15m")
+    try:
+        return settings.duration_ms(text)
+    except InvalidArgument as error:
+        raise InvalidArgument(f'option "maxTriggerDelay": {error}') from None
 
 
 def _one(options: SparkOptions) -> str:

@@ -305,7 +305,10 @@ def _settler(entry: tuple[bytes, Any]) -> tuple[bytes, bytes]:
 # The tables: what each reads, and how Spark divides it.
 
 
-STREAMED = ("startingOffsets", "maxOffsetsPerTrigger", "failOnDataLoss")
+STREAMED = (
+    *("startingOffsets", "maxOffsetsPerTrigger", "maxBytesPerTrigger", "minOffsetsPerTrigger"),
+    *("maxTriggerDelay", "failOnDataLoss"),
+)
 KNOWN = ("view", "request", "txn", "minPartitions", "born", *STREAMED)
 # A Spark task reads about so many rows, and so many bytes, without minPartitions. A task costs
 # about 50 ms, however little it reads.
@@ -349,22 +352,24 @@ class RequestChoices(NamedTuple):
     pattern: str = ""
     txn: str = ""
 
-    def find(self, driver: SyncDriver, queue: str) -> tuple[str, ...]:
-        """Returns the ids. Raises RequestNotFound if there is none, InvalidArgument for many."""
+    def find(self, driver: SyncDriver) -> Sequence[str]:
+        """Returns the ids, also those of other queues. Raises InvalidArgument for too many."""
         if self.ids:
             return self.ids
-        found = driver.run(stream_ranges.named_like(self.pattern, self.txn))
-        if found and not self.txn:
-            queues = driver.run(stream_ranges.queues_of(found))
-            found = [one for one, home in zip(found, queues, strict=True) if home == queue]
-        if not found:
-            what = f"that transaction {self.txn} wrote" if self.txn else f"named {self.pattern}"
-            raise RequestNotFound(
-                f"queue {queue} has no request {what} (an ended one is kept only for its "
-                'retention): correct the option, or list what there is with option("view", '
-                '"requests")'
-            )
-        return tuple(found)
+        found: list[str] = driver.run(stream_ranges.named_like(self.pattern, self.txn))
+        return found
+
+    def takes(self, home: str, queue: str) -> bool:
+        """Returns True for a request of the queue `home`: a pattern names those of one queue."""
+        return bool(self.ids or self.txn) or home == queue
+
+    def nothing(self, queue: str) -> RequestNotFound:
+        """Returns the error for a choice of no request."""
+        what = f"that transaction {self.txn} wrote" if self.txn else f"named {self.pattern}"
+        return RequestNotFound(
+            f"queue {queue} has no request {what} (an ended one is kept only for its retention): "
+            'correct the option, or list what there is with option("view", "requests")'
+        )
 
 
 def choice_of(options: SparkOptions) -> RequestChoices:
@@ -557,7 +562,8 @@ class ResultsReader(ViewReader):
 
     def plan(self, driver: SyncDriver) -> list[Any]:
         """Returns pieces of `out`. Raises RequestNotFound, with `born` RequestLost."""
-        ids = self.choice.find(driver, self.queue)
+        ids = self.choice.find(driver)
+        is_any = False
         found: list[tuple[stream_ranges.ResultSpan, completion_log.Span]] = []
         for request_id, life in zip(ids, driver.run(stream_ranges.result_spans(ids)), strict=True):
             if life is None:
@@ -565,12 +571,18 @@ class ResultsReader(ViewReader):
                     raise _lost(request_id, "the request is gone")
                 if self.choice.ids:
                     raise not_found(request_id)
-            elif self.born and life.born != self.born:
+                continue
+            if not self.choice.takes(life.queue, self.queue):
+                continue
+            is_any = True
+            if self.born and life.born != self.born:
                 raise _lost(request_id, "another request has its id by now")
-            elif life.span is not None:
+            if life.span is not None:
                 found.append((life, life.span))
             elif life.is_ended and life.rows:  # it expires just now
                 raise _lost(request_id, "they have left Redis")
+        if not is_any:
+            raise self.choice.nothing(self.queue)
         parts = self.divide([(life.rows, span) for life, span in found])
         return [
             [
@@ -704,7 +716,12 @@ class DeadReader(ViewReader):
     def plan(self, driver: SyncDriver) -> list[Any]:
         """Returns lists of (request, piece of its dead). Raises RequestNotFound for a named one."""
         if self.choice is not None:
-            ids = [*self.choice.find(driver, self.queue)]
+            ids = [*self.choice.find(driver)]
+            homes = driver.run(stream_ranges.queues_of(ids))
+            pairs = zip(ids, homes, strict=True)
+            ids = [one for one, home in pairs if self.choice.takes(home, self.queue)]
+            if not ids:
+                raise self.choice.nothing(self.queue)
             if len(ids) == 1:
                 driver.run(page_size(ids[0]))
         else:
