@@ -100,9 +100,9 @@ ROLES = {
             " set_shards stand_in submit take take_turns unregister_worker"
         ),
         _words(
-            "exists get getbit getrange hdel hexists hget hgetall hincrby hmget hscan hset llen"
-            " lpos lrange pexpire pttl scan set time unlink xinfo|groups xlen xrange xtrim zcard"
-            " zcount zrange zrangebylex zrem zscan zscore"
+            "exists get getbit getrange hdel hexists hget hgetall hincrby hlen hmget hscan hset"
+            " llen lpos lrange pexpire pttl scan set time unlink xinfo|groups xlen xrange xtrim"
+            " zcard zcount zrange zrangebylex zrem zscan zscore"
         )
         | CALL
         | CONFIRM
@@ -125,10 +125,10 @@ ROLES = {
             " set_priority set_rate set_shards set_share submit"
         ),
         _words(
-            "cluster|info del exists get getbit getrange hexists hget hgetall hincrby hmget hscan"
-            " hset llen lpos lrange lrem memory|usage pexpire pttl scan script|exists time unlink"
-            " xinfo|groups xlen xpending xrange xread xrevrange zcard zcount zrange zrangebylex"
-            " zrem zscan zscore"
+            "cluster|info del exists get getbit getrange hexists hget hgetall hincrby hlen hmget"
+            " hscan hset llen lpos lrange lrem memory|usage pexpire pttl scan script|exists time"
+            " unlink xinfo|groups xlen xpending xrange xread xrevrange zcard zcount zrange"
+            " zrangebylex zrem zscan zscore"
         )
         | CALL
         | CONFIRM
@@ -143,9 +143,9 @@ ROLES = {
         ),
         _words("check due_schedules glance list_chosen list_dead"),
         _words(
-            "cluster|info exists get getbit getrange hexists hget hgetall hmget hscan llen lpos"
-            " lrange memory|usage pttl scan script|exists time xinfo|groups xlen xpending xrange"
-            " xread xrevrange zcard zcount zrange zrangebylex zscan zscore"
+            "cluster|info exists get getbit getrange hexists hget hgetall hlen hmget hscan llen"
+            " lpos lrange memory|usage pttl scan script|exists time xinfo|groups xlen xpending"
+            " xrange xread xrevrange zcard zcount zrange zrangebylex zscan zscore"
         )
         | CALL,
     ),
