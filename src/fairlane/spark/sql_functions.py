@@ -39,9 +39,13 @@ _NO_ROWS = (
 
 def register_functions(spark: SparkSession) -> None:
     """Adds the functions to this session. A second call replaces them."""
-    for name, kind in (("results", ResultsFunction), ("dead", DeadFunction), ("submit", Submit)):
+    for name, kind in (
+        ("results", ResultsFunction),
+        ("dead", DeadFunction),
+        ("submit", SubmitFunction),
+    ):
         # Arrow is quicker for the rows that come out, and slower for a table that goes in.
-        function: Any = sql.udtf(kind, useArrow=kind is not Submit)
+        function: Any = sql.udtf(kind, useArrow=kind is not SubmitFunction)
         spark.udtf.register(f"fairlane_{name}", function)
 
 
@@ -58,21 +62,24 @@ def _given(options: dict[str, AnalyzeArgument]) -> dict[str, str]:
 
 
 @dataclass
-class _Reading(AnalyzeResult):
-    reader: Any = None
+class _Planned(AnalyzeResult):
+    """Holds what travels to the task: the reader of a view, or the plan of a write."""
+
+    what: Any = None
+    kinds: Any = None  # the columns that a write reads
 
 
 class _View:
     view = ""
 
-    def __init__(self, planned: _Reading) -> None:
-        self.reader = planned.reader
+    def __init__(self, planned: _Planned) -> None:
+        self.reader = planned.what
 
     @classmethod
-    def plan(cls, options: dict[str, AnalyzeArgument]) -> _Reading:
+    def plan(cls, options: dict[str, AnalyzeArgument]) -> _Planned:
         schema = table_of(cls.view)
         given = _given(options) | {"view": cls.view}
-        return _Reading(schema=schema, reader=reader_of(given, schema))
+        return _Planned(schema=schema, what=reader_of(given, schema))
 
     def eval(self, *_: Any, **__: Any) -> Iterator[tuple[Any, ...]]:
         """Yields the rows, all in this task."""
@@ -87,7 +94,7 @@ class ResultsFunction(_View):
     view = "results"
 
     @staticmethod
-    def analyze(request: AnalyzeArgument, **options: AnalyzeArgument) -> _Reading:
+    def analyze(request: AnalyzeArgument, **options: AnalyzeArgument) -> _Planned:
         """Checks the options. Raises InvalidArgument."""
         return ResultsFunction.plan({"request": request, **options})
 
@@ -98,32 +105,26 @@ class DeadFunction(_View):
     view = "dead"
 
     @staticmethod
-    def analyze(*request: AnalyzeArgument, **options: AnalyzeArgument) -> _Reading:
+    def analyze(*request: AnalyzeArgument, **options: AnalyzeArgument) -> _Planned:
         """Checks the options. Raises InvalidArgument."""
         return DeadFunction.plan(dict(zip(("request",), request, strict=False)) | options)
 
 
-@dataclass
-class _Writing(AnalyzeResult):
-    plan: Any = None  # a WritePlan
-    kinds: Any = None  # the columns that it reads
-
-
-class Submit:
+class SubmitFunction:
     """Writes the rows of a table as the format does with `staged`; returns the requests.
 
     All rows come to one task, because only its end can commit. The plan has the name of the
     transaction. So a task that Spark repeats adds nothing: an ORDER BY runs the function twice.
     """
 
-    def __init__(self, planned: _Writing) -> None:
-        self.plan: WritePlan = planned.plan
+    def __init__(self, planned: _Planned) -> None:
+        self.plan: WritePlan = planned.what
         self.schema = to_arrow_schema(planned.kinds, timezone="UTC")
         self.rows: list[Any] = []
         self.stager: Stager | None = None
 
     @staticmethod
-    def analyze(*rows: AnalyzeArgument, **options: AnalyzeArgument) -> _Writing:
+    def analyze(*rows: AnalyzeArgument, **options: AnalyzeArgument) -> _Planned:
         """Plans the write. Raises InvalidArgument."""
         if len(rows) != 1 or not isinstance(rows[0].dataType, StructType):
             raise InvalidArgument(_NO_ROWS)
@@ -134,11 +135,11 @@ class Submit:
         wanted = {column for _, column in plan.terms}
         wanted |= {plan.request_column, plan.body_column, plan.key_column}
         kinds = StructType([field for field in kinds if field.name in wanted])
-        return _Writing(
+        return _Planned(
             schema=_ADDED,
             withSinglePartition=True,
             select=[SelectedColumn("`{}`".format(name.replace("`", "``"))) for name in kinds.names],
-            plan=replace(plan, columns=kinds.names),
+            what=replace(plan, columns=kinds.names),
             kinds=kinds,
         )
 

@@ -56,9 +56,6 @@ class StreamMetrics(StreamingQueryListener):
             state = StreamState(rows, progress.batchId, txn, sum(lags) if lags else None)
             self._states[query] = (progress.name or query, state)
 
-    def onQueryIdle(self, event: Any) -> None:  # noqa: N802  Spark's name
-        """Does nothing: the state is that of the last progress."""
-
     def onQueryTerminated(self, event: Any) -> None:  # noqa: N802  Spark's name
         """Forgets the query."""
         with self._lock:

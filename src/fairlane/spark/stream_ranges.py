@@ -287,10 +287,8 @@ async def result_spans(ids: Sequence[str]) -> list[ResultSpan | None]:
             scripts.measure_stream((keys.results(request_id),)),
         ]
     replies = await run_all(steps)
-    found: list[ResultSpan | None] = []
-    for request_id, reply, measured in zip(ids, replies[::2], replies[1::2], strict=True):
-        found.append(_result_span(request_id, reply, _measured(measured)))
-    return found
+    rows = zip(ids, replies[::2], replies[1::2], strict=True)
+    return [_result_span(one, reply, _measured(span)) for one, reply, span in rows]
 
 
 def _result_span(
@@ -310,7 +308,7 @@ async def small_results(
     steps: list[Command | Call[Any]] = []
     for request_id, held in zip(ids, spans, strict=True):
         out = keys.results(request_id)
-        whole = Command(b"XRANGE", out, held.first, held.last)
+        whole = Command(b"XRANGE", out, *held[:2])
         heads = scripts.read_heads((out,), first=held.first, last=held.last, count=held.length)
         steps.append(whole if with_bodies else heads)
         steps.append(hmget(request_id, *_OF_RESULTS))
@@ -372,15 +370,12 @@ class RowKeys:
 
     async def read(self, asked: Sequence[tuple[str, Sequence[int]]]) -> list[str | None]:
         """Returns the keys of results, each request with its indexes; None for a row without."""
+        if len(self._parts) > _KEY_PARTS:
+            self._parts = {}
         rows = [(one, *divmod(index, _KEYS)) for one, indexes in asked for index in indexes]
         missing: dict[str, set[int]] = {}
         for request_id, part, at in rows:
             if at not in self._parts.get((request_id, part), ()):
-                missing.setdefault(request_id, set()).add(part)
-        if len(self._parts) > _KEY_PARTS:
-            self._parts = {}
-            missing = {}
-            for request_id, part, _ in rows:
                 missing.setdefault(request_id, set()).add(part)
         fields = {one: sorted(parts) for one, parts in missing.items()}
         replies = await run_all(
@@ -415,12 +410,9 @@ _KEY_HEAD = struct.Struct("<HH")
 
 async def kept_bodies(asked: Sequence[tuple[str, Sequence[int]]]) -> list[bytes | None]:
     """Returns the bodies that were kept beside results, each request with its indexes."""
+    hashes = ((keys.errors(one), indexes) for one, indexes in asked if indexes)
     replies = await run_all(
-        [
-            Command(b"HMGET", keys.errors(one), *(b"b%d" % index for index in indexes))
-            for one, indexes in asked
-            if indexes
-        ]
+        [Command(b"HMGET", name, *(b"b%d" % at for at in indexes)) for name, indexes in hashes]
     )
     return [body for reply in replies for body in reply]
 

@@ -102,8 +102,7 @@ class WritePlan:
         chosen: dict[str, Any] = {}
         try:
             for (name, _), value in zip(self.terms, values, strict=True):
-                field_name = field_of(BY_NAME[name])
-                chosen[field_name] = read_option(name, value)
+                chosen[field_of(BY_NAME[name])] = read_option(name, value)
             return replace(self.policy, **chosen)
         except InvalidArgument as error:
             raise InvalidArgument(f"request {request_id}: {error}") from None

@@ -245,12 +245,10 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """Returns how many rows have about so many bytes, by the first and the last entry."""
         with closing(SyncDriver(self.redis)) as driver:
             (span,) = driver.run(stream_ranges.measured([self.stream]))
-            if span is None:
-                return 1
-            rows = span.length
-            if self.request:
-                rows = driver.run(stream_ranges.result_span(self.request)).rows
-        return max(1, size * rows // max(1, span.size))
+            life = driver.run(stream_ranges.result_span(self.request)) if self.request else None
+        if span is None:
+            return 1
+        return max(1, size * (life.rows if life else span.length) // max(1, span.size))
 
     def _within(self, piece: StreamRange, most: int) -> tuple[str, int]:
         """Returns the last entry of a piece before more than `most` rows are read; and the rows."""

@@ -356,8 +356,7 @@ class RequestChoices(NamedTuple):
         """Returns the ids, also those of other queues. Raises InvalidArgument for too many."""
         if self.ids:
             return self.ids
-        found: list[str] = driver.run(stream_ranges.named_like(self.pattern, self.txn))
-        return found
+        return driver.run(stream_ranges.named_like(self.pattern, self.txn))
 
     def takes(self, home: str, queue: str) -> bool:
         """Returns True for a request of the queue `home`: a pattern names those of one queue."""
@@ -540,8 +539,7 @@ class Results(NamedTuple):
     @property
     def is_small(self) -> bool:
         """Returns True if it is all of a request that is read together with others."""
-        ends = (self.span.first, self.span.last)
-        return self.span.length <= SMALL and (self.piece.first, self.piece.last) == ends
+        return self.span.length <= SMALL and tuple(self.piece) == self.span[:2]
 
 
 class ResultsReader(ViewReader):
@@ -598,11 +596,9 @@ class ResultsReader(ViewReader):
         rows = RowReader(driver, self.schema)
         for is_small, some in groupby(part, key=lambda piece: piece.is_small and len(part) > 1):
             pieces = [*some]
-            if is_small:
-                for at in range(0, len(pieces), TOGETHER):
-                    yield self._small(driver, rows, pieces[at : at + TOGETHER])
-                continue
-            for piece in pieces:
+            for at in range(0, len(pieces) if is_small else 0, TOGETHER):
+                yield self._small(driver, rows, pieces[at : at + TOGETHER])
+            for piece in () if is_small else pieces:
                 read = read_results(driver, piece.request, piece.piece, wants=self._wants())
                 for page in read:
                     yield rows.complete(page, [(piece.request, len(page["index"]))])
