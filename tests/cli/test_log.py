@@ -144,7 +144,7 @@ def test_a_process_that_ends_is_logged_with_how_it_ended(work: Any, program: Pro
     listed = program("dead", "list", "r1")
     assert b"exit 7" in listed.out
     (group,) = map(json.loads, program("dead", "list", "r1", "--json").out.splitlines())
-    assert "exit 7" in group["error"]
+    assert "exit 7" in group["headline"]
     each = map(json.loads, program("dead", "list", "r1", "--each", "--json").out.splitlines())
     assert all("exit 7" in one["error"] for one in each)
 
