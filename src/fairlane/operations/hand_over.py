@@ -285,21 +285,18 @@ async def read_page(
         dead = await read_dead(source.id, "" if after == BEFORE_ALL else after)
         entries = [Entry(0, one.dead_id, [b"%d" % one.index, one.body]) for one in dead]
         return Page(entries, not dead)
-    replies = await Batch(
-        [_reading(feed, *pair) for pair in enumerate(zip(sources, cursor, strict=True))]
-    )
+    pairs = list(enumerate(zip(sources, cursor, strict=True)))[holds_first:]
+    replies = await Batch([_reading(feed, *pair) for pair in pairs])
     if feed.kind in CHOOSING and cursor[0] != BEFORE_ALL:
         if not replies[0] or replies[0][0][0].decode() != cursor[0]:
             return Page([], is_last=False, is_set_back=True)
         replies = [replies[0][1:]]
     is_last, has_more, stopped, columns = not holds_first, False, "", list[list[Entry]]()
-    for place, (source, reply) in enumerate(zip(sources, replies, strict=True)):
+    for (place, (source, after)), reply in zip(pairs, replies, strict=True):
         rows, is_full = _rows_of(feed, place, reply)
-        if holds_first and not place:
-            continue
         is_last = is_last and source.has_ended and not is_full
         has_more = has_more or is_full
-        column, before = list[Entry](), cursor[place]
+        column, before = list[Entry](), after
         for entry_id, fields, *origins in rows:
             if _stops(feed, place, fields):
                 stopped = source.id

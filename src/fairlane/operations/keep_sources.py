@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from fairlane import settings
 from fairlane.protocol import keys
-from fairlane.protocol.request_hash import read
+from fairlane.protocol.request_hash import hmget, parse_fields
 from fairlane.protocol.steps import Batch, Command, run_all
 
 if TYPE_CHECKING:
@@ -16,9 +16,11 @@ if TYPE_CHECKING:
 async def keep_ended(ids: Sequence[str]) -> None:
     """Keeps ended requests for their own `retain` from now on, if half of that is over."""
     left = await run_all([Command(b"PTTL", keys.request_hash(one)) for one in ids])
-    for one, ms in zip(ids, left, strict=True):
-        retain_ms = int((await read(one, "retain_ms"))[0] or 0) if ms >= 0 else 0
-        if ms < retain_ms // 2:
+    rows = await run_all([hmget(one, "retain_ms") for one in ids])
+    for one, ms, row in zip(ids, left, rows, strict=True):
+        (text,) = parse_fields(["retain_ms"], row)
+        retain_ms = int(text or 0)
+        if 0 <= ms < retain_ms // 2:
             names = (keys.request_hash(one), keys.results(one), keys.dead(one), keys.errors(one))
             await Batch([Command(b"PEXPIRE", name, retain_ms) for name in names])
 

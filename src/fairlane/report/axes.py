@@ -70,7 +70,7 @@ class Bands:
         return self.keys.index(priority - priority % self.size)
 
     def name(self, key: int) -> str:
-        """Returns how a series is called, such as "20 to 39"; one priority is called by itself."""
+        """Returns how a series is called, such as "20 to 39"; "5" for one priority."""
         members = [one for one in self.priorities if key <= one < key + self.size]
         return str(members[0]) if len(members) == 1 else f"{key} to {key + self.size - 1}"
 
