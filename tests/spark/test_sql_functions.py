@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -9,6 +11,7 @@ import pytest
 pytest.importorskip("pyspark")
 
 from fairlane.spark.spark_session import ours
+from fairlane.spark.sql_functions import _in_utc
 from tests.spark.sink.sinks import areas, bodies_in, numbers, rows
 from tests.spark.source.test_views import read
 from tests.spark.worlds import World
@@ -87,3 +90,17 @@ def test_bad_calls_are_one_sentence(run: Any, text: str, sentence: str):
     with pytest.raises(Exception, match=sentence) as caught:
         run(f"SELECT * FROM {text}")
     assert sentence.replace("\\", "") in str(ours(caught.value))
+
+
+@pytest.mark.usefixtures("redis_server")
+def test_a_moment_of_a_row_is_that_of_its_session(monkeypatch: pytest.MonkeyPatch):
+    """Spark passes it in the zone of the machine, and does not name that zone."""
+    monkeypatch.setenv("TZ", "Europe/Berlin")
+    time.tzset()
+    try:
+        local = datetime(2027, 7, 1, 14, 30)  # noqa: DTZ001  as Spark passes it
+        assert _in_utc(local) == datetime(2027, 7, 1, 12, 30, tzinfo=UTC)
+        assert _in_utc(None) is None
+    finally:
+        monkeypatch.undo()
+        time.tzset()

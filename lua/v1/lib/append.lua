@@ -85,7 +85,7 @@ end
 -- numbers are little-endian and have four bytes. The producer keeps its rows in such columns, so a row costs no
 -- work of its own before it is in the stream.
 --
--- Returns the texts that are packed behind the first `from` bytes, and where they end; nil if they are no such texts.
+-- Returns the texts that are packed behind the first `from` bytes, and where they end; nil if the text is not packed like this.
 local function unpacked_from(text, from)
   local count = #text >= from + 4 and struct.unpack("<I4", text, from + 1) or -1
   if count < 0 or count > MAX_ENTRIES or #text < from + 4 + 4 * count then

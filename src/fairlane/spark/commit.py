@@ -213,9 +213,9 @@ class Area(NamedTuple):
     rows: int
     check: int = 0
 
-    def grown(self, rows: int, packed: bytes) -> Area:
-        """Returns the area with one more chunk."""
-        check = (self.check + check_of(packed)) % CHECKS
+    def grown(self, rows: int, *packed: bytes) -> Area:
+        """Returns the area with one more chunk: its packed bodies, and its packed keys if any."""
+        check = (self.check + sum(map(check_of, packed))) % CHECKS
         return Area(self.name, self.chunks + 1, self.rows + rows, check)
 
 
@@ -230,7 +230,7 @@ def joined(count: int, lengths: bytes, bodies: bytes) -> bytes:
 
 
 def check_of(packed: bytes) -> int:
-    """Returns the checksum of a chunk: the sum of all bytes after its count.
+    """Returns the checksum of packed bodies or keys: the sum of all bytes after their count.
 
     So the same rows have the same sum over all chunks, whatever their order and partitions are.
     """

@@ -6,7 +6,9 @@ Spark plans a call with `analyze` in a process beside its driver, and runs it in
 
 from __future__ import annotations
 
+import json
 from dataclasses import dataclass, replace
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -49,13 +51,20 @@ def register_functions(spark: SparkSession) -> None:
         spark.udtf.register(f"fairlane_{name}", function)
 
 
+def _in_utc(moment: datetime | None) -> datetime | None:
+    """Returns a moment that Spark passes in the zone of the machine, and without its name."""
+    return None if moment is None else moment.astimezone(UTC)
+
+
 def _given(options: dict[str, AnalyzeArgument]) -> dict[str, str]:
     """Returns the options of a call as the format takes them. Raises InvalidArgument."""
     for name, option in options.items():
         if option.isTable or not option.isConstantExpression:
             raise InvalidArgument(f'option "{name}" depends on a row: give a constant')
     return {
-        name: str(option.value).lower() if isinstance(option.value, bool) else str(option.value)
+        name: json.dumps(option.value)
+        if isinstance(option.value, (bool, list))
+        else str(option.value)
         for name, option in options.items()
         if option.value is not None
     }
@@ -115,6 +124,7 @@ class SubmitFunction:
 
     All rows come to one task, because only its end can commit. The plan has the name of the
     transaction. So a task that Spark repeats adds nothing: an ORDER BY runs the function twice.
+    Spark does not call it for a table without rows; then no request is created.
     """
 
     def __init__(self, planned: _Planned) -> None:
@@ -151,7 +161,10 @@ class SubmitFunction:
 
     def _stage(self) -> None:
         columns = zip(*self.rows, strict=True)
-        arrays = [pa.array(one, kind) for one, kind in zip(columns, self.schema.types, strict=True)]
+        arrays = [
+            pa.array(map(_in_utc, one) if pa.types.is_timestamp(kind) else one, kind)
+            for one, kind in zip(columns, self.schema.types, strict=True)
+        ]
         self.rows = []
         if self.stager is None:
             self.stager = Stager(self.plan, self.plan.driver(), self.plan.txn, 0, 0)

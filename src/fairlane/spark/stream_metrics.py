@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class StreamState:
-    """Says how far one query is. `lag` is None for a query that reads no stream of Fairlane."""
+    """The progress of one query. `lag` is None for a query that reads no stream of Fairlane."""
 
     rows: int  # that it has read since this listener was added
     batch: int
@@ -68,7 +68,9 @@ class StreamMetrics(StreamingQueryListener):
             lines += [f"# HELP {metric.name} {metric.help}", f"# TYPE {metric.name} {metric.kind}"]
             for query, state in sorted(self.states.items()):
                 if (value := getattr(state, name)) is not None:
-                    lines.append(f"{metric.name}{{query={json.dumps(query)}}} {value}")
+                    lines.append(
+                        f"{metric.name}{{query={json.dumps(query, ensure_ascii=False)}}} {value}"
+                    )
         return "\n".join(lines) + "\n"
 
 

@@ -291,6 +291,13 @@ async def result_spans(ids: Sequence[str]) -> list[ResultSpan | None]:
     return [_result_span(one, reply, _measured(span)) for one, reply, span in rows]
 
 
+async def begins(ids: Sequence[str]) -> list[int | None]:
+    """Returns when each request was submitted, in ms; None for one that is gone."""
+    replies = await run_all([hmget(one, "born") for one in ids])
+    borns = (parse_fields(("born",), reply)[0] for reply in replies)
+    return [int(born) if born else None for born in borns]
+
+
 def _result_span(
     request_id: str, reply: Sequence[bytes | None], held: Span | None
 ) -> ResultSpan | None:
@@ -408,11 +415,17 @@ def _keys_in(packed: bytes) -> dict[int, str]:
 _KEY_HEAD = struct.Struct("<HH")
 
 
+_BODIES = 100  # of one command: each has up to 1 MiB
+
+
 async def kept_bodies(asked: Sequence[tuple[str, Sequence[int]]]) -> list[bytes | None]:
     """Returns the bodies that were kept beside results, each request with its indexes."""
-    hashes = ((keys.errors(one), indexes) for one, indexes in asked if indexes)
     replies = await run_all(
-        [Command(b"HMGET", name, *(b"b%d" % at for at in indexes)) for name, indexes in hashes]
+        [
+            Command(b"HMGET", keys.errors(one), *(b"b%d" % at for at in indexes[k : k + _BODIES]))
+            for one, indexes in asked
+            for k in range(0, len(indexes), _BODIES)
+        ]
     )
     return [body for reply in replies for body in reply]
 

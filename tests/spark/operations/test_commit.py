@@ -84,6 +84,15 @@ def writer(driver: SyncDriver) -> Writer:
     return Writer(driver)
 
 
+def test_the_checksum_of_rows_with_keys_does_not_depend_on_their_chunks():
+    bodies, own = numbered("row ", 6), numbered("k", 6)
+    whole = Area("a", 0, 0).grown(6, pack(bodies), pack(own))
+    parts = Area("b", 0, 0)
+    for at in (0, 2, 4):
+        parts = parts.grown(2, pack(bodies[at : at + 2]), pack(own[at : at + 2]))
+    assert whole.check == parts.check != Area("c", 0, 0).grown(6, pack(bodies)).check
+
+
 def numbered(name: str, count: int) -> Bodies:
     return [f"{name}{i}".encode() for i in range(count)]
 

@@ -127,6 +127,10 @@ def test_a_batch_waits_for_enough_rows_but_not_for_ever(redis_url: str, world: W
     source = reader(redis_url, minOffsetsPerTrigger=9)
     source.prepareForTriggerAvailableNow()
     assert ids_of(source, *batch_of(source)) == names(3)
+    world.submit("r", 8, limit=1)
+    world.work_off(most=2)  # an entry of two results is not cut
+    source = reader(redis_url, request="r", minOffsetsPerTrigger=3)
+    assert len(rows_of(source, *batch_of(source))) == 8
     with pytest.raises(InvalidArgument, match=r"minOffsetsPerTrigger.* is 3, and more than"):
         reader(redis_url, minOffsetsPerTrigger=3, maxOffsetsPerTrigger=2)
 

@@ -357,9 +357,9 @@ class _Filling:
         self.count = self.size = 0
         self.columns: tuple[list[bytes], ...] = ([], [], [], [])  # of bodies, then of keys
 
-    def take(self, count: int, packed: bytes) -> int:
+    def take(self, count: int, packed: Sequence[bytes]) -> int:
         """Counts a chunk; returns its number."""
-        self.staged.area = self.staged.area.grown(count, packed)
+        self.staged.area = self.staged.area.grown(count, *packed)
         return self.staged.area.chunks
 
     def hold(self, count: int, size: int, *parts: Any) -> None:
@@ -369,12 +369,12 @@ class _Filling:
         self.count += count
         self.size += size
 
-    def release(self) -> bytes:
-        """Returns the waiting rows as one chunk."""
+    def release(self) -> list[bytes]:
+        """Returns the waiting rows as one chunk: packed bodies, and packed keys if any."""
         lengths, bodies, key_lengths, own = map(b"".join, self.columns)
-        packed = joined(self.count, lengths, bodies)
+        packed = [joined(self.count, lengths, bodies)]
         if key_lengths:
-            packed += joined(self.count, key_lengths, own)
+            packed.append(joined(self.count, key_lengths, own))
         self.columns, self.count, self.size = ([], [], [], []), 0, 0
         return packed
 
@@ -417,7 +417,7 @@ class Stager:
         check_terms(self.plan, group.request, filling.staged.terms, group.terms)
         if self.plan.request:
             for piece in pieces(group, self.plan.batch_size):
-                self._stage(filling, piece.rows, piece.packed + piece.keys)
+                self._stage(filling, piece.rows, [one for one in (piece.packed, piece.keys) if one])
             return
         bodies, own = group.bodies, group.keys
         for start, end in bodies.cuts(group.start, group.end, self.plan.batch_size):
@@ -437,10 +437,12 @@ class Stager:
             self._held, self._held_rows = self._held - filling.size, self._held_rows - count
             self._stage(filling, count, filling.release())
 
-    def _stage(self, filling: _Filling, count: int, packed: bytes) -> None:
+    def _stage(self, filling: _Filling, count: int, packed: Sequence[bytes]) -> None:
         number = filling.take(count, packed)
         request, area = filling.staged.request, filling.staged.area.name
-        self._calls.append(stage(request, self.txn, area, number, packed, self.plan.stage_ms))
+        self._calls.append(
+            stage(request, self.txn, area, number, b"".join(packed), self.plan.stage_ms)
+        )
         if len(self._calls) == _TOGETHER:
             self._send()
 

@@ -230,8 +230,8 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if not isinstance(limit, ReadAllAvailable):
             is_late = clock.mono_s() - self.ended_at >= self.delay_s
             if self.least and self.target is None and not is_late:
-                _, rows = self._within(piece, self.least)
-                if rows < self.least:
+                end, rows = self._within(piece, self.least)
+                if rows < self.least and end == last:  # else the next entry makes it enough
                     return start
             most = limit.max_rows if isinstance(limit, ReadMaxRows) else 2**53
             if self.most_bytes:

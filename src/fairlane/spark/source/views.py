@@ -107,13 +107,18 @@ class RowReader:
         self.driver, self.keys = driver, stream_ranges.RowKeys()
         self.wanted = {field.name.lower() for field in schema.fields}
 
+    @property
+    def reads_more(self) -> bool:
+        """Returns True if keys or bodies are read from beside the results."""
+        return bool(self.wanted & {"key", "body"})
+
     def complete(self, page: Columns, of: Sequence[tuple[str, int]]) -> Columns:
         """Returns a page of results with these columns; `of` has its requests and their rows."""
         if "request" in self.wanted:
             page["request"] = pa.concat_arrays(
                 [pa.repeat(pa.scalar(name, pa.string()), rows) for name, rows in of]
             )
-        if self.wanted & {"key", "body"}:
+        if self.reads_more:
             indexes = page["index"].to_pylist()
             asked, at = [], 0
             for name, rows in of:
@@ -315,7 +320,7 @@ KNOWN = ("view", "request", "txn", "minPartitions", "born", *STREAMED)
 ROWS = 100_000
 BYTES = 64 << 20
 OF_REQUEST = 4 << 10  # bytes that a request counts besides its results: to ask for it takes time
-SMALL = 64  # entries of a request that is read together with others
+SMALL, SMALL_BYTES = 64, 1 << 20  # of a request that is read together with others
 IDS = 1_000  # requests of one look
 MOST_PARTS = 10_000
 
@@ -346,7 +351,7 @@ def view_of(options: SparkOptions) -> str:
 
 
 class RequestChoices(NamedTuple):
-    """Says which requests to read: these ids, those of a pattern, or those of a transaction."""
+    """Chooses the requests to read: these ids, those of a pattern, or those of a transaction."""
 
     ids: tuple[str, ...]
     pattern: str = ""
@@ -539,7 +544,8 @@ class Results(NamedTuple):
     @property
     def is_small(self) -> bool:
         """Returns True if it is all of a request that is read together with others."""
-        return self.span.length <= SMALL and tuple(self.piece) == self.span[:2]
+        is_short = self.span.length <= SMALL and self.span.size <= SMALL_BYTES
+        return is_short and tuple(self.piece) == self.span[:2]
 
 
 class ResultsReader(ViewReader):
@@ -624,14 +630,20 @@ class ResultsReader(ViewReader):
             of.append((piece.request, sum(sizes_of(found))))
             named.append((piece.request, named_errors(found)))
         texts = driver.run(error_texts_of_many(named)) if is_whole else {}
-        return rows.complete(columns(entries, texts, owners), of)
+        page = rows.complete(columns(entries, texts, owners), of)
+        if rows.reads_more:  # what is beside the results may have expired before it was read
+            for piece, born in zip(pieces, driver.run(stream_ranges.begins(names)), strict=True):
+                if born != piece.born:
+                    raise _lost(piece.request, "they have left Redis")
+        return page
 
     def _wants(self) -> Wants | None:
         """Returns what need not be read; None if all bodies are."""
         checked = {condition.column for condition in self.conditions}
         if checked & IN_BODY:
             return None
-        bodies = bool({field.name.lower() for field in self.schema.fields} & IN_BODY)
+        wanted = {field.name.lower() for field in self.schema.fields}
+        bodies = bool(wanted & {*IN_BODY, "body"})  # inputs are large, too: so pages are small
         return None if bodies and not checked else Wants(bodies, self._meets)
 
     def _meets(self, columns: Columns) -> pa.Array:
