@@ -96,6 +96,7 @@ BY_NAME_ALLOWED = {
     "worker",
 }
 TEST_LINK = re.compile(r"\[\w+\.py::\w+\]\([^)]+\)")
+DECISIONS = sorted(f"docs/decisions/{page.name}" for page in (ROOT / "docs/decisions").glob("*.md"))
 FILE_NAME = re.compile(r"`([\w./]+\.(?:py|lua))`")
 EMPTY_SECTION = re.compile(r"^# -{9,} (.*)\n(?:#.*\n|\n)*(?=# -{9,} |\Z)", re.MULTILINE)
 MACHINE_PATH = re.compile(r"(?<![\w.~$}])/" + r"(?:home|root|Users|work)/\w")
@@ -513,10 +514,13 @@ def test_no_path_of_a_persons_machine():
     ] == []
 
 
-def test_every_file_that_architecture_names_is_there():
-    files = [name_of(path) for path in (*sources(SRC), *sources(LUA, "lua"))]
-    named = set(FILE_NAME.findall((ROOT / "ARCHITECTURE.md").read_text()))
-    assert {name for name in named if not any(file.endswith(f"/{name}") for file in files)} == set()
+@for_each("page", ["ARCHITECTURE.md", "CONTRIBUTING.md", *DECISIONS])
+def test_every_file_that_a_page_names_is_there(page: str):
+    files = [name_of(path) for path in texts()]
+    named = set(FILE_NAME.findall((ROOT / page).read_text()))
+    assert {
+        one for one in named if not any(f"/{file}".endswith(f"/{one}") for file in files)
+    } == set()
 
 
 def test_the_code_that_architecture_shows_is_that_of_its_files():
