@@ -46,7 +46,7 @@ if TYPE_CHECKING:
     from fairlane.flows import FlowRun
     from fairlane.operations.change import Change
     from fairlane.operations.chosen import Fan, Next
-    from fairlane.operations.create import content_id
+    from fairlane.operations.content_id import content_id
     from fairlane.operations.flows import Branch, Child, Flow
     from fairlane.operations.observe import Snapshot
     from fairlane.operations.schedules import Schedule
@@ -118,7 +118,7 @@ _HOMES = {
     "WorkerRefused": ".errors",
     "batch_handler": ".worker",
     "chain": ".tasks.chain",
-    "content_id": ".operations.create",
+    "content_id": ".operations.content_id",
     "group": ".tasks.chain",
     "submit_request": ".shortcut",
     "time_limit": ".worker",

@@ -326,7 +326,8 @@ class Policy(PolicyFields):
     were. A repeated call has the same `nonce`. `flow` and `feed` are those of a step of a flow, as
     operations/hand_over.py writes them. `by` is the caller for whom the
     server of the HTTP API submits, and `trace` the context of the producer's span. Two submissions
-    that differ only in `key`, `by` or `trace` are equal. Raises InvalidArgument as Lua would.
+    that differ only in `key`, `by` or `trace` are equal. `derived` is for operations/create.py,
+    which keeps there what follows from the policy. Raises InvalidArgument as Lua would.
     """
 
     parent: str = ""
@@ -336,6 +337,7 @@ class Policy(PolicyFields):
     feed: str = ""
     by: str = ""
     trace: str = ""
+    derived: Any = field(default=None, init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         check_name("queue", self.queue)

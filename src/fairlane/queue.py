@@ -4,10 +4,16 @@
 from __future__ import annotations
 
 from functools import cached_property
-from typing import TYPE_CHECKING, Self, Unpack
+from typing import TYPE_CHECKING, Any, Self, Unpack
 
 from fairlane import settings
-from fairlane.common.chunking import Body, chunks, chunks_of_groups
+from fairlane.common.chunking import (
+    Body,
+    Cut,
+    chunks,
+    split,
+    split_groups,
+)
 from fairlane.drivers.sync import SyncDriver
 from fairlane.errors import InvalidArgument
 from fairlane.operations import admission
@@ -19,7 +25,12 @@ from fairlane.request import OpenRequest, Request
 from fairlane.tracing import receiving, sending
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping
+    from collections.abc import (
+        Callable,
+        Iterable,
+        Iterator,
+        Mapping,
+    )
 
     from fairlane.flows import FlowRun, Flows
     from fairlane.model import RequestChoice, RequestFilters
@@ -91,7 +102,7 @@ class Queue:
         RequestExists, RequestEnded, RedisError, and TypeError for a wrong option. An error of
         `bodies` cancels the request and is raised again.
         """
-        return self._submit(chunks(bodies), id, max_wait, **options)
+        return self._submit(split, bodies, id, max_wait, **options)
 
     def submit_chunks(
         self,
@@ -107,16 +118,22 @@ class Queue:
         until the next one comes. `options` are those of submit_request; raises the same.
         With an `id`, a repeat must bring the same groups.
         """
-        return self._submit(chunks_of_groups(chunks), id, max_wait, **options)
+        return self._submit(split_groups, chunks, id, max_wait, **options)
 
     def _submit(
-        self, source: Iterator[list[bytes]], id: str | None, max_wait: Duration,  # noqa: A002
+        self,
+        cut: Callable[[Any], Cut],
+        source: Any,
+        id: str | None,  # noqa: A002
+        max_wait: Duration,
         **options: Unpack[RequestOptions],
-    ) -> Request:  # fmt: skip
+    ) -> Request:
         with sending(self.name) as span:
             policy = policy_of(self.name, trace=span.trace, **options)
             request = Request(self, id_for(policy, id))
-            request.total = self.driver.run(submit(request.id, policy, max_wait), source)
+            only, chunks = cut(source)
+            submitted = submit(request.id, policy, max_wait, only=only)
+            request.total = self.driver.run(submitted, chunks)
             span.sent(request.id, request.total)
         return request
 

@@ -66,6 +66,7 @@ def test_every_part_of_a_policy_has_an_option():
         "feed",
         "by",
         "trace",
+        "derived",
     }  # what the product itself sets
     parts = {name.removesuffix("_ms") for name in Policy.__dataclass_fields__} - inner
     options = set(RequestOptions.__optional_keys__)

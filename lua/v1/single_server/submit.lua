@@ -2,9 +2,9 @@
 -- keys: no other client sees a state between them. In a queue that has a bound or is spread over shards it announces
 -- the requests only, and their producer goes on.
 -- Says: (max_waiting shards submitted...)
---   max_waiting, shards = what intend says; submitted = for each request score and former, as intend says, and what
---   enqueue says without the tokens that are in their lane already, because they are due now. "" instead: not enqueued, because it was only
---   announced, or an error refused it among several
+--   max_waiting, shards = what intend says; submitted = for each request its `born`, if it is there with all its bodies,
+--   and its tokens are in their lane. Else three values: score and former, as intend says, and what enqueue says without
+--   the tokens that are in their lane already; "" = not enqueued: it was only announced, or refused among several
 local active = KEYS[1]  -- {queue}:active  zset  request -> when to look at it next, ms
 local conf = KEYS[2]  -- {queue}:conf  hash  max_waiting, shards, layout
 local lane_key = KEYS[3]  -- {queue}:<priority>  list  tokens
@@ -62,7 +62,11 @@ for i, new in ipairs(all) do
       reply[2] = take_due(reply[2], ids[i], tokens)
     end
   end
-  submitted[3 * i], submitted[3 * i + 1], submitted[3 * i + 2] = score, announced[2 * i + 2], reply
+  if reply[1] == "ok" and #reply[2] == 0 and not reply[4] then
+    submitted[i + 2] = reply[3]
+  else
+    submitted[i + 2] = {score, announced[2 * i + 2], reply}
+  end
 end
 for i = 1, #tokens, MOST_TOKENS do
   redis.call("LPUSH", lane_key, unpack(tokens, i, math.min(i + MOST_TOKENS - 1, #tokens)))

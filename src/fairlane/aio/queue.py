@@ -3,11 +3,18 @@
 from __future__ import annotations
 
 from functools import cached_property
-from typing import TYPE_CHECKING, Self, Unpack
+from typing import TYPE_CHECKING, Any, Self, Unpack
 
 from fairlane import settings
 from fairlane.aio.request import Opening, OpenRequest, Request
-from fairlane.common.chunking import Bodies, Body, chunks_async, chunks_of_groups_async
+from fairlane.common.chunking import (
+    AsyncCut,
+    Bodies,
+    Body,
+    chunks_async,
+    split_async,
+    split_groups_async,
+)
 from fairlane.drivers.aio import AsyncDriver
 from fairlane.errors import InvalidArgument
 from fairlane.operations import admission
@@ -18,7 +25,15 @@ from fairlane.redis_url import resolve_url
 from fairlane.tracing import receiving, sending
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterable, AsyncIterator, Iterable, Iterator, Mapping
+    from collections.abc import (
+        AsyncIterable,
+        AsyncIterator,
+        Awaitable,
+        Callable,
+        Iterable,
+        Iterator,
+        Mapping,
+    )
 
     from fairlane.aio.flows import AsyncFlowRun, AsyncFlows
     from fairlane.aio.schedules import AsyncSchedules
@@ -90,7 +105,7 @@ class Queue:
         RequestExists, RequestEnded, RedisError, and TypeError for a wrong option. An error of
         `bodies` cancels the request and is raised again.
         """
-        return await self._submit(chunks_async(bodies), id, max_wait, **options)
+        return await self._submit(split_async, bodies, id, max_wait, **options)
 
     async def submit_chunks(
         self,
@@ -106,16 +121,22 @@ class Queue:
         until the next one comes. `options` are those of submit_request; raises the same.
         With an `id`, a repeat must bring the same groups.
         """
-        return await self._submit(chunks_of_groups_async(chunks), id, max_wait, **options)
+        return await self._submit(split_groups_async, chunks, id, max_wait, **options)
 
     async def _submit(
-        self, source: AsyncIterator[list[bytes]], id: str | None, max_wait: Duration,  # noqa: A002
+        self,
+        cut: Callable[[Any], Awaitable[AsyncCut]],  # blocking: cut: Callable[[Any], Cut],
+        source: Any,
+        id: str | None,  # noqa: A002
+        max_wait: Duration,
         **options: Unpack[RequestOptions],
-    ) -> Request:  # fmt: skip
+    ) -> Request:
         with sending(self.name) as span:
             policy = policy_of(self.name, trace=span.trace, **options)
             request = Request(self, id_for(policy, id))
-            request.total = await self.driver.run(submit(request.id, policy, max_wait), source)
+            only, chunks = await cut(source)
+            submitted = submit(request.id, policy, max_wait, only=only)
+            request.total = await self.driver.run(submitted, chunks)
             span.sent(request.id, request.total)
         return request
 

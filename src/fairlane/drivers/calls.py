@@ -523,10 +523,10 @@ class Calls(Generic[D]):
         the caller keeps the connection. `away_s` as in Batch. `step`: for error texts.
         """
         driver, servers, delays = self.driver, self.driver.servers, None
-        away_s = driver.cluster_away_s(away_s)
-        until = self.end_of(away_s)
+        began = clock.mono_s()
         if driver.dialect is None:
-            await driver.find_dialect(until - clock.mono_s())
+            away_s = driver.cluster_away_s(away_s)
+            await driver.find_dialect(self.end_of(away_s, began) - began)
         while True:
             lines = line = None
             try:
@@ -538,6 +538,8 @@ class Calls(Generic[D]):
                 await driver.drop(lines, line, error)
                 if step is not None and step.is_once and _may_be_done(error):
                     return None
+                away_s = driver.cluster_away_s(away_s)
+                until = self.end_of(away_s, began)
                 delays = delays or connection_delays(until - clock.mono_s())
                 pause = next(delays, None) if driver.may_pass(error) else None
                 if pause is None or driver.give_up():

@@ -138,6 +138,8 @@ def check_max_wait(max_wait: Duration) -> float:
 
     An open request is given up after an hour without a chunk, so the wait must end before that.
     """
+    if max_wait == 0.0 and isinstance(max_wait, float):  # as nearly always
+        return 0.0
     wait_ms: int = read_option("max_wait", max_wait)
     return wait_ms / 1000
 

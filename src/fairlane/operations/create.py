@@ -8,12 +8,11 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import struct
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any, NamedTuple, Unpack
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from fairlane import settings
-from fairlane.common.chunking import Body, chunks
 from fairlane.errors import (
     FairlaneError,
     InvalidArgument,
@@ -36,7 +35,6 @@ from fairlane.operations.tokens import (
     retire,
     retire_all,
 )
-from fairlane.options import policy_of
 from fairlane.protocol import keys, scripts
 from fairlane.protocol.lua import CANCELLED, library, signed
 from fairlane.protocol.request_hash import hmget, parse_fields, read
@@ -54,7 +52,6 @@ from fairlane.protocol.steps import (
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
 
-    from fairlane.option_types import RequestOptions
     from fairlane.options import Policy
     from fairlane.protocol.lua import Reply, Summary
     from fairlane.protocol.scripts import EnqueueReply, SubmitReply
@@ -81,14 +78,45 @@ def policy_text(policy: Policy) -> str:
     )
 
 
-@lru_cache(maxsize=128)
-def terms(policy: Policy) -> tuple[bytes, bytes, bytes]:
-    """Returns queue, policy and extras as a digest has them."""
-    return policy.queue.encode(), policy_text(policy).encode(), policy.extras.encode()
+class Terms(NamedTuple):
+    """What all requests of one policy have in common, as the scripts and the digest take it."""
+
+    queue: bytes
+    policy: bytes
+    extras: bytes  # as the scripts take them, with what no digest has: see _sent_extras
+    grace: bytes  # ms
+    link: str  # the first one of a digest, hex
+    begun: bytes  # what the hash of the first chunk begins with
+    names: tuple[bytes, ...]  # of the queue, for submit
+
+
+def terms(policy: Policy) -> Terms:
+    """Returns the terms of a policy. A producer submits with the same ones again and again."""
+    found: Terms | None = policy.derived
+    if found is None:
+        found = _terms(policy)
+        object.__setattr__(policy, "derived", found)
+    return found
+
+
+def _terms(policy: Policy) -> Terms:
+    queue, home = policy.queue.encode(), policy.queue
+    text = policy_text(policy).encode()
+    link = b"".join(map(_netstring, (VERSION, queue, text, policy.extras.encode())))
+    lane = keys.lanes(home)[policy.priority]
+    return Terms(
+        queue,
+        text,
+        _sent_extras(policy),
+        b"%d" % grace_ms(policy),
+        link.hex(),
+        _netstring(link),
+        (keys.active(home), keys.conf(home), lane, *keys.turns(home)),
+    )
 
 
 @lru_cache(maxsize=128)
-def sent_extras(policy: Policy, lives: str = "") -> bytes:
+def _sent_extras(policy: Policy, lives: str = "") -> bytes:
     """Returns the extras as the scripts take them, with what no digest has.
 
     That is the caller, the trace, and which lives of the requests in `after` are meant.
@@ -117,7 +145,8 @@ class Digest:
     __slots__ = ("_begun", "before", "hex")
 
     def __init__(self, policy: Policy) -> None:
-        self.hex, self._begun = _begin(policy)  # up to and with the last chunk added
+        own = terms(policy)
+        self.hex, self._begun = own.link, own.begun  # up to and with the last chunk added
         self.before = self.hex  # up to the last chunk added, without it
 
     def copy(self) -> Digest:
@@ -143,65 +172,8 @@ class Digest:
         return self.hex
 
 
-@lru_cache(maxsize=128)
-def _begin(policy: Policy) -> tuple[str, bytes]:
-    """Returns link 0 of a chain as hex digits, and what the hash of the first chunk begins with."""
-    link = b"".join(map(_netstring, (VERSION, *terms(policy))))
-    return link.hex(), _netstring(link)
-
-
 def _netstring(text: bytes) -> bytes:
     return b"%d:%b," % (len(text), text)
-
-
-# ------------------------------------------------------------------ content id
-# An id made of a request's content, so that the same content is submitted once.
-
-
-ID_DIGITS = 40  # hex: 160 bits of SHA-256
-
-
-class ContentId:
-    """An id made of a request's options and its bodies, however the bodies are cut into chunks.
-
-    Options at their defaults are not part of it, so a release with more options makes the same ids.
-    """
-
-    def __init__(self, policy: Policy) -> None:
-        chosen = [
-            (option.name, getattr(policy, option.name))
-            for option in fields(policy)
-            if option.compare and getattr(policy, option.name) != option.default
-        ]
-        self._hash = hashlib.sha256(b"fairlane content 1 %a\n" % chosen)
-
-    def add(self, bodies: Iterable[bytes]) -> None:
-        """Takes the next bodies; each counts with its length."""
-        for body in bodies:
-            self._hash.update(b"%d:" % len(body))
-            self._hash.update(body)
-
-    @property
-    def id(self) -> str:
-        """Returns the id of all that was added."""
-        return self._hash.hexdigest()[:ID_DIGITS]
-
-
-def content_id(
-    bodies: Iterable[Body],
-    *,
-    queue: str = settings.DEFAULT_QUEUE,
-    **options: Unpack[RequestOptions],
-) -> str:
-    """Returns the id of this content: 40 hex digits, the same for the same bodies and options.
-
-    `options` are those of Queue.submit_request. Submitted under this id, the same content is one
-    request however often it is submitted, until its retention is over. Raises InvalidArgument.
-    """
-    digest = ContentId(policy_of(queue, **options))
-    for chunk in chunks(bodies):
-        digest.add(chunk)
-    return digest.id
 
 
 # ------------------------------------------------------------------ new request
@@ -281,10 +253,13 @@ class NewRequest:
             chain = reply.chain.decode()
             self.created = Created(reply.chunks, chain, bool(reply.open), total, left)
             return
-        self.born = reply.born if reply.is_ok else reply.summary.born
         left = (reply.left_out or 0) if reply.is_ok else 0
-        total = len(self.bodies) - left
-        self.created = Created(1, self.digest.hex, self.open_ms > 0, total, left)
+        self.note_created(reply.born if reply.is_ok else reply.summary.born, left)
+
+    def note_created(self, born: int, left_out: int = 0) -> None:
+        """Notes that Redis has the first chunk, without so many repeats."""
+        self.born, total = born, len(self.bodies) - left_out
+        self.created = Created(1, self.digest.hex, self.open_ms > 0, total, left_out)
 
 
 class RequestKept(RequestExists):
@@ -432,17 +407,13 @@ def parts_of(group: Sequence[NewRequest]) -> list[list[NewRequest]]:
 def submit_call(part: Sequence[NewRequest]) -> Call[SubmitReply]:
     """Returns the call of submit for requests of the same policy."""
     first = part[0]
-    (queue, policy, _), extras = terms(first.policy), sent_extras(first.policy, first.lives)
-    home = first.policy.queue
-    args: list[Arg] = [
-        b"", queue, policy, extras, b"%d" % grace_ms(first.policy), b"%d" % first.open_ms,
-    ]  # fmt: skip
+    policy, own = first.policy, terms(first.policy)
+    extras = _sent_extras(policy, first.lives) if first.lives else own.extras
+    args: list[Arg] = [b"", own.queue, own.policy, extras, own.grace, b"%d" % first.open_ms]
     for new in part:
-        texts = (*new.bodies, new.ids) if first.policy.distinct else new.bodies
+        texts = (*new.bodies, new.ids) if policy.distinct else new.bodies
         args += (new.digest.hex, b"%d" % len(texts), *texts)
-    lane = keys.lanes(home)[first.policy.priority]
-    hashes = [keys.request_hash(new.id) for new in part]
-    names = (keys.active(home), keys.conf(home), lane, *keys.turns(home), *hashes)
+    names = (*own.names, *[keys.request_hash(new.id) for new in part])
     return TextCall(signed(library(), "submit", _SUBMIT), names, args, scripts.SubmitReply.of)
 
 
@@ -451,16 +422,14 @@ def enqueue_calls(
 ) -> Iterator[Call[EnqueueReply]]:
     """Yields the call of enqueue for each request; most requests of a group share a policy."""
     script, replaced = signed(library(), "enqueue", _ENQUEUE), b"%d" % over
-    policy, lives, queue, text, extras = None, "", b"", b"", b""
     for new, intent in pairs:
-        if new.policy is not policy or new.lives != lives:
-            policy, lives = new.policy, new.lives
-            (queue, text, _), extras = terms(policy), sent_extras(policy, lives)
+        own = terms(new.policy)
+        extras = _sent_extras(new.policy, new.lives) if new.lives else own.extras
         args: list[Arg] = [
-            b"", queue, text, new.digest.hex, b"%d" % intent.score, b"%d" % new.open_ms, extras,
-            intent.shards, replaced, *new.bodies,
+            b"", own.queue, own.policy, new.digest.hex, b"%d" % intent.score, b"%d" % new.open_ms,
+            extras, intent.shards, replaced, *new.bodies,
         ]  # fmt: skip
-        if policy.distinct:
+        if new.policy.distinct:
             args.append(new.ids)
         yield TextCall(script, new.names, args, scripts.EnqueueReply.of)
 
@@ -551,35 +520,40 @@ def restore(queue: str, request_id: str, intent: Intent, *, is_over: bool) -> Ca
 async def submit_on_one_server(
     group: Sequence[NewRequest],
 ) -> tuple[int, list[Begun]] | None:
-    """Does all three steps by one script; returns the queue's bound, and how far each came.
+    """Does all three steps by one script; returns the queue's bound, and what is left to do.
 
-    None = no server has all keys, and nothing was done. The error of a single call is raised.
+    A request that is not in the list is created. None = no server has all keys, and nothing was
+    done. The error of a single call is raised.
     """
     parts = parts_of(group)
     if len(parts) == 1:
-        alone = await SingleServer(submit_call(group))
-        replies: list[Any] | None = None if alone is None else [alone]
-    else:
-        calls = LazySteps(len(parts), map(submit_call, parts))
-        replies = await SingleServer(Batch(calls, lenient=True))
+        reply = await SingleServer(submit_call(group))
+        return None if reply is None else (reply.max_waiting, _note_submitted(group, reply))
+    calls = LazySteps(len(parts), map(submit_call, parts))
+    replies = await SingleServer(Batch(calls, lenient=True))
     if replies is None:
         return None
-    bound, begun = 0, list[Begun]()
+    bound, left = 0, list[Begun]()
     for part, reply in zip(parts, replies, strict=True):
         if isinstance(reply, FairlaneError):
-            begun += [Begun(new, None, None) for new in part]
+            left += [Begun(new, None, None) for new in part]
             continue
         bound = reply.max_waiting
-        begun += _read_submitted(part, reply)
-    return bound, begun
+        left += _note_submitted(part, reply)
+    return bound, left
 
 
-def _read_submitted(part: Sequence[NewRequest], reply: SubmitReply) -> Iterator[Begun]:
-    rows = reply.submitted
-    scores = [value for row in zip(rows[::3], rows[1::3], strict=True) for value in row]
-    intents = read_intents([new.id for new in part], reply.shards, scores)
-    for new, intent, enqueued in zip(part, intents, rows[2::3], strict=True):
-        yield Begun(new, intent, scripts.EnqueueReply.of(enqueued) if enqueued else None)
+def _note_submitted(part: Sequence[NewRequest], reply: SubmitReply) -> list[Begun]:
+    """Notes which requests are created; returns how far each of the others came."""
+    left = list[Begun]()
+    for new, row in zip(part, reply.submitted, strict=True):
+        if type(row) is int:
+            new.note_created(row)
+            continue
+        score, before, enqueued = row
+        (intent,) = read_intents([new.id], reply.shards, (score, before))
+        left.append(Begun(new, intent, scripts.EnqueueReply.of(enqueued) if enqueued else None))
+    return left
 
 
 # ------------------------------------------------------------------ alone
@@ -595,18 +569,20 @@ async def create_alone(new: NewRequest, room: Admission, intent: Intent | None) 
         except (RedisFull, QueueFull) as error:
             intent = None  # it was withdrawn
             await room.wait(error)
+    if reply is None:
+        return
     if steps := follow_up(new.policy.queue, (new.id, reply)):
         await Batch(steps)
     new.note_reply(reply)
 
 
-async def _enqueue(new: NewRequest, room: Admission, intent: Intent | None) -> EnqueueReply:
-    """Enqueues one request; returns the reply ok, exists or ended."""
+async def _enqueue(new: NewRequest, room: Admission, intent: Intent | None) -> EnqueueReply | None:
+    """Enqueues one request; returns the reply ok, exists or ended. None = nothing is left to do."""
     given_up, over = 0, 0
     reply: EnqueueReply | None = None
     if intent is None:
         intent, reply = await _submit_alone(new, room)
-        if intent is None and reply is not None:
+        if new.created is not None or (intent is None and reply is not None):
             room.found()
             return reply
     while True:
@@ -660,8 +636,8 @@ async def _submit_alone(
 ) -> tuple[Intent | None, EnqueueReply | None]:
     """Creates a request by submit, where one server has all keys; returns intent and reply.
 
-    Without a reply, the steps after the intent are still to do. A reply without an intent is that
-    of an earlier try whose reply was lost. The tokens are in their lane already.
+    Unless the request is created, and without a reply, the steps after the intent are still to do.
+    A reply without an intent is that of an earlier try whose reply was lost.
     """
     try:
         submitted = await submit_on_one_server([new])
@@ -671,8 +647,8 @@ async def _submit_alone(
         raise
     if submitted is None:
         return None, None
-    room.bound, ((_, intent, reply),) = submitted
-    return intent, reply
+    room.bound, left = submitted
+    return left[0][1:] if left else (None, None)
 
 
 async def _enqueue_announced(
@@ -812,10 +788,10 @@ async def _create_group(group: Sequence[NewRequest]) -> tuple[int, list[Pending]
 
 async def create_one(new: NewRequest) -> Created:
     """Creates one request, and raises its error: see create."""
-    (created,) = await create([new])
-    if isinstance(created, FairlaneError):
-        raise created
-    return created
+    if new.policy.after:
+        await check_others([new])
+    await create_alone(new, new.room or Admission(new.id, new.policy.queue, 0.0), None)
+    return new.created  # type: ignore[return-value]  # create_alone has set it
 
 
 async def create_each(
@@ -872,6 +848,8 @@ def _reply_of(reply: EnqueueReply | FairlaneError) -> EnqueueReply | None:
 
 async def _follow_up_submitted(begun: Sequence[Begun]) -> list[Pending]:
     """Follows up the replies of enqueue; returns the requests that did not go smoothly."""
+    if not begun:
+        return []
     queue = begun[0].new.policy.queue
     steps, left = list[Command | Call[Any]](), list[Pending]()
     done: list[tuple[str, Reply]] = []

@@ -41,7 +41,7 @@ from fairlane.protocol import keys, scripts
 from fairlane.protocol.steps import Batch, Command, Hurry, NextChunk, Operation
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable, Iterator
+    from collections.abc import AsyncIterator, Iterator
 
     from fairlane.common.chunking import Body
     from fairlane.operations.create import Chunk, Guard
@@ -265,10 +265,13 @@ async def submit(
     policy: Policy,
     max_wait: Duration = 0.0,
     *,
+    only: Chunk | None = None,
     takes_back: bool = True,
     guard: Guard | None = None,
 ) -> int:
     """Submits the caller's chunks as one request; returns how many sub-requests it has.
+
+    `only` is its only chunk; without it the chunks come from the caller, one at a time.
 
     Idempotent: with the same id and content it resumes or finds the request, and an abandoned
     request is submitted anew. A chunk for which Redis or the queue has no room is tried again for
@@ -282,38 +285,34 @@ async def submit(
         request_id, policy, Digest(policy), [], room=room, takes_back=takes_back, guard=guard
     )
     try:
-        return await _confirmed(new, partial(_submit, new))
+        if only is not None:
+            new.begin(only)
+            return await submit_chunk(new)
+        return await _submit_chunks(new)
     except RequestKept as kept:
         return kept.total
 
 
-async def submit_chunk(new: NewRequest) -> int:
-    """Submits a request of one chunk, as `submit` does."""
-    return await _confirmed(new, partial(_begin, new, None))
-
-
-async def _confirmed(new: NewRequest, submit: Callable[[], Operation[int]]) -> int:
-    if not new.policy.durable:
-        return await submit()
-    await check_replicas(new.id, new.policy.durable)
-    total = await submit()
-    await confirm_submission(new.id, new.policy.durable, new.digest.hex)
+async def submit_chunk(new: NewRequest, following: Chunk | None = None) -> int:
+    """Submits a request of one chunk, or of this and the `following` ones, as `submit` does."""
+    durable = new.policy.durable
+    if durable:
+        await check_replicas(new.id, durable)
+    created = await create_one(new)
+    total = created.total
+    if following is not None or not new.is_complete:
+        total = await complete(new, created, following)
+    if durable:
+        await confirm_submission(new.id, durable, new.digest.hex)
     return total
 
 
-async def _submit(new: NewRequest) -> int:
+async def _submit_chunks(new: NewRequest) -> int:
     new.begin(await NextChunk() or [])
     # One chunk of look-ahead: a request that fits into one call is never open.
     following: Chunk | None = await NextChunk() if new.bodies else None
     new.open_ms = 0 if following is None else settings.OPEN_MS
-    return await _begin(new, following)
-
-
-async def _begin(new: NewRequest, following: Chunk | None) -> int:
-    created = await create_one(new)
-    if following is None and new.is_complete:
-        return created.total
-    return await complete(new, created, following)
+    return await submit_chunk(new, following)
 
 
 async def complete(new: NewRequest, created: Created, following: Chunk | None = None) -> int:
@@ -409,11 +408,11 @@ Rest = TypeVar("Rest")
 
 
 class Collected(NamedTuple, Generic[Rest]):
-    """The next request: its only chunk, or [] and all its chunks in `rest`."""
+    """The next request: its only chunk, or None and all its chunks in `rest`."""
 
     id: str
     policy: Policy
-    chunk: Chunk
+    chunk: Chunk | None
     rest: Rest | None
 
 
@@ -438,12 +437,11 @@ class Many:
         self._totals: list[tuple[str, int]] = []  # of those submitted since take_submitted
         self._sent = 0
         self._limits = None if limits is None else iter(limits)
-        self._digest = Digest(policy)
         self._group: list[NewRequest] = []
         self._size = 0
         self._seen: set[str] = set()
         self._is_given = ids is not None
-        self._names = iter(keys.new_id, None) if ids is None else self._given(ids)
+        self._names = keys.new_ids() if ids is None else self._given(ids)
         self._count = 0
 
     @classmethod
@@ -540,7 +538,7 @@ class Many:
 
     def step(self, taken: Collected[Any]) -> Operation[None] | None:
         """Takes a request; returns what is to be run now with `taken.rest`, or None."""
-        if taken.rest is None:
+        if taken.chunk is not None:
             return self.add(taken.id, taken.chunk, taken.policy)
         return self.large(taken.id, taken.policy)
 
@@ -557,8 +555,7 @@ class Many:
         `policy` may differ from the others' in its limit and priority.
         """
         policy = policy or self.policy
-        digest = self._digest.copy() if policy is self.policy else Digest(policy)
-        new = NewRequest(request_id, policy, digest, [])
+        new = NewRequest(request_id, policy, Digest(policy), [])
         new.begin(chunk)  # raises before the group is taken
         size, full = sum(map(len, chunk)), None
         is_room = self._size + size <= settings.CHUNK_BYTES and len(self._group) < GROUP

@@ -7,15 +7,15 @@ lanes of a queue may be spread over shards, each with a tag: `{queue/3}`. Shard 
 
 from __future__ import annotations
 
+import os
 import re
-import secrets
 from functools import lru_cache
 from typing import TYPE_CHECKING, NamedTuple
 
 from fairlane.errors import InvalidArgument, type_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Iterable, Iterator
 
 
 LANES = 100
@@ -39,7 +39,14 @@ _QUEUE_KEY = re.compile(rf"\{{({_NAME.pattern})\}}:({'|'.join(QUEUE_PARTS)})")
 
 def new_id() -> str:
     """Returns a request id that no other request has: 20 hex digits."""
-    return secrets.token_hex(10)
+    return os.urandom(10).hex()
+
+
+def new_ids() -> Iterator[str]:
+    """Yields request ids that no other request has, in less time than new_id."""
+    while True:
+        drawn = os.urandom(1000).hex()
+        yield from (drawn[at : at + 20] for at in range(0, len(drawn), 20))
 
 
 def check_name(kind: str, name: str, longest: int = _LONGEST_NAME) -> str:
@@ -124,7 +131,7 @@ def every_key(queue: str | None) -> list[str]:
 
 def request_hash(request_id: str) -> bytes:
     """`req:{id}`: state, policy and counts."""
-    return request_keys(request_id)[2]
+    return f"req:{{{request_id}}}".encode()
 
 
 def leases(request_id: str) -> bytes:

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 import fairlane
 from fairlane.errors import InvalidArgument, RequestExists
-from fairlane.operations.create import ContentId, content_id
+from fairlane.operations.content_id import ContentId, content_id
 from fairlane.options import Policy
 from tests.support.run.for_each import for_each
 from tests.support.scripts.requests import numbered, work_off

@@ -121,11 +121,19 @@ def test_it_leaves_what_the_three_steps_leave(
     assert one.dump() == expected
 
 
-def test_it_returns_what_intend_and_enqueue_return_without_the_tokens_it_dispatched(one: Lane):
-    """It replies: no bound, no shards, the intent, none before; then ok, and the birth."""
-    assert submit(one, 4) == [0, b"", one.now + GRACE, b"0", [b"ok", [], one.now]]
+def test_it_returns_the_birth_of_a_request_that_it_created_and_dispatched(one: Lane):
+    """It replies: no bound, no shards, the birth."""
+    assert submit(one, 4) == [0, b"", one.now]
     assert one.client.lrange("{req}:5", 0, -1) == [b"r1#2.3", b"r1#1.2", b"r1#0.1"]
     assert one.client.zscore(ACTIVE, "r1") == one.now + GRACE
+
+
+def test_with_tokens_that_are_due_later_it_returns_what_intend_and_enqueue_return(one: Lane):
+    """Its producer dispatches the one that begins."""
+    bound, shards, (intent, before, reply) = submit(one, 4, extras="delay=5000")
+    assert (bound, shards, intent, before) == (0, b"", one.now + GRACE, b"0")
+    assert (reply[0], len(toks(reply[1])), reply[2]) == (b"ok", 1, one.now)
+    assert one.client.exists("{req}:5") == 0
 
 
 def test_as_many_tokens_as_a_limit_allows_are_dispatched(one: Lane):
@@ -135,15 +143,16 @@ def test_as_many_tokens_as_a_limit_allows_are_dispatched(one: Lane):
 
 
 def test_an_empty_sealed_request_ends_and_its_producer_logs_it(one: Lane):
-    word, summary = submit(one, [])[4]
+    word, summary = submit(one, [])[2][2]
     assert (word, summary[0]) == (b"ended", b"done")
     assert one.client.exists("{req}:5") == 0
 
 
 def test_twice_it_exists_and_its_tokens_are_returned_but_not_dispatched_again(one: Lane):
     """The first reply may be lost, so the second one has the tokens."""
-    first = submit(one, 6)[2]
-    bound, shards, intent, before, reply = submit(one, 6)
+    submit(one, 6)
+    first = one.now + GRACE
+    bound, shards, (intent, before, reply) = submit(one, 6)
     assert (bound, shards, intent, before) == (0, b"", first + 1, b"%d" % first)
     assert (reply[0], len(toks(reply[5]))) == (b"exists", 3)
     assert one.client.llen("{req}:5") == 3
@@ -153,7 +162,7 @@ def test_other_content_is_a_conflict(one: Lane):
     """Nothing of the request is written."""
     submit(one, 6)
     before = {key: what for key, what in one.dump().items() if key != ACTIVE}
-    assert submit(one, 2, digest="d2")[4][0] == b"conflict"
+    assert submit(one, 2, digest="d2")[2][2][0] == b"conflict"
     assert {key: what for key, what in one.dump().items() if key != ACTIVE} == before
 
 
@@ -161,14 +170,14 @@ def test_after_the_end_it_still_exists(one: Lane):
     """Nothing runs twice."""
     submit(one, 1, limit=1)
     one.complete(one.take(toks([b"5", b"0.1", 0])[0]))
-    assert submit(one, 1, limit=1)[4][0] == b"exists"
+    assert submit(one, 1, limit=1)[2][2][0] == b"exists"
     assert one.client.llen("{req}:5") == 1
 
 
 def test_an_intent_that_was_given_up_is_late(one: Lane):
     """The auditor's mark holds; its producer announces it again, and later."""
     one.abandon(one.now + HOUR)
-    assert submit(one, 1)[4] == [b"late", one.now + HOUR]
+    assert submit(one, 1)[2][2] == [b"late", one.now + HOUR]
     assert one.client.exists("{req}:5") == 0
 
 
@@ -178,7 +187,7 @@ def test_with_a_bound_or_shards_it_announces_only(
 ):
     """A bound needs room, and shards need a choice: the producer continues from the intent."""
     one.client.hset(CONF, name, value)
-    assert submit(one, 3) == [*expected, one.now + GRACE, b"0", b""]
+    assert submit(one, 3) == [*expected, [one.now + GRACE, b"0", b""]]
     assert set(one.dump()) == {ACTIVE, CONF}
 
 
@@ -256,23 +265,23 @@ def test_several_requests_leave_what_each_alone_leaves(one: Lane):
 
 def test_several_twice_exist_each_with_its_tokens(one: Lane):
     submit_all(one, SEVERAL)
-    replies = submit_all(one, SEVERAL)[4::3]
+    replies = [reply for _, _, reply in submit_all(one, SEVERAL)[2:]]
     assert [reply[0] for reply in replies] == [b"exists"] * 3
     assert [len(toks(reply[5])) for reply in replies] == [1, 2, 0]
 
 
 def test_a_conflict_among_several_leaves_the_others_created(one: Lane):
     submit_all(one, [("r2", "other", [b"x"])])
-    replies = submit_all(one, SEVERAL)[4::3]
-    assert [reply[0] for reply in replies] == [b"ok", b"conflict", b"ended"]
+    born, conflict, ended = submit_all(one, SEVERAL)[2:]
+    assert (born, conflict[2][0], ended[2][0]) == (one.now, b"conflict", b"ended")
 
 
 def test_an_unreadable_request_among_several_is_announced_only(one: Lane):
     """Its producer continues with it alone, and so it gets its own error."""
     one.client.lpush("few:{r2}", "a key of another type")
     one.client.set("req:{r2}", "a key of another type")
-    replies = submit_all(one, SEVERAL)[4::3]
-    assert [reply and reply[0] for reply in replies] == [b"ok", b"", b"ended"]
+    born, announced, ended = submit_all(one, SEVERAL)[2:]
+    assert (born, announced[2], ended[2][0]) == (one.now, b"", b"ended")
     assert one.client.zscore(ACTIVE, "r2") == one.now + GRACE
     one.client.delete("few:{r2}", "req:{r2}")
 

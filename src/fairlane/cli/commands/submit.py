@@ -726,7 +726,7 @@ def _content_id(wish: SubmitOptions, source: Source, form: str) -> str:
     """Returns the id of a file's lines under these options; reads the file once more."""
     if not source.is_file:
         raise InvalidArgument(f"--once reads twice, and {source.name} can be read only once")
-    from fairlane.operations.create import ContentId
+    from fairlane.operations.content_id import ContentId
 
     digest = ContentId(wish.policy)
     blocks = source.blocks() if form == "lines" else source.blocks(LONGEST_LINE)
