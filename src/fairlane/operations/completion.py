@@ -24,7 +24,7 @@ from fairlane.operations.durability import confirm_end
 from fairlane.operations.request_state import completion
 from fairlane.operations.workers import unserved
 from fairlane.protocol import keys
-from fairlane.protocol.request_hash import as_text, read
+from fairlane.protocol.request_hash import as_text, hmget, parse_fields, read
 from fairlane.protocol.server_info import time_ms
 from fairlane.protocol.steps import Batch, Command, Message, Subscribe, run_all
 from fairlane.records import Result
@@ -308,17 +308,17 @@ async def read_results(request_id: str, after: bytes, block_ms: int, born: str =
     RequestNotFound, and RequestLost if the request of that page is gone.
     """
     # The hash is read before the results: a request that has ended has written all of them.
-    seen, life, total, done, dead = await read(request_id, *_COUNTED)
+    words, from_after = (b"XREAD", b"COUNT", PAGE), (b"STREAMS", keys.results(request_id), after)
+    first = [hmget(request_id, *_COUNTED), Command(*words, *from_after)]
+    fields, reply = await Batch(first)
+    seen, life, total, done, dead = parse_fields(_COUNTED, fields)
     if seen in {"", "abandoned"}:
         raise vanished(request_id) if born else not_found(request_id)
     if born and life != born:
         raise replaced(request_id)
     ended = seen in ENDED_STATES
-    out = keys.results(request_id)
-    words: tuple[Any, ...] = (b"XREAD", b"COUNT", PAGE)
-    if not ended and block_ms:
-        words += (b"BLOCK", block_ms)
-    reply = await Command(*words, b"STREAMS", out, after)
+    if not (reply or ended) and block_ms:
+        reply = await Command(*words, b"BLOCK", block_ms, *from_after)
     rows = reply[0][1] if reply else []
     found = await with_errors(request_id, [parse_results(fields) for _, fields in rows])
     entries = [(entry_id, page) for (entry_id, _), page in zip(rows, found, strict=True)]
