@@ -95,6 +95,16 @@ def ago(ms: int) -> str:
     return " ".join(part for part in parts[:2] if part)
 
 
+def until_words(queue: str, paused_until_ms: int | None) -> str:
+    """Returns until when a queue is paused, in words."""
+    from fairlane.common.text import of_queue
+    from fairlane.operations.pause import time_text
+
+    if paused_until_ms is None:
+        return f"until fairlane queue resume{of_queue(queue)}"
+    return f"until {time_text(paused_until_ms)}"
+
+
 # ------------------------------------------------------------------ colours
 # Colours of states on a terminal; none elsewhere, and none if NO_COLOR is set.
 #

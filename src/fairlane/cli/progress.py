@@ -25,7 +25,7 @@ from fairlane.common.text import exact, printable
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from fairlane.cli.commands.submit import Source
+    from fairlane.cli.files import Source
     from fairlane.errors import RedisUnreachable
     from fairlane.protocol.steps import Operation, Step, T
     from fairlane.records import Progress

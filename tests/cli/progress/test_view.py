@@ -16,7 +16,8 @@ import pytest
 
 from fairlane import settings
 from fairlane.cli import progress as view
-from fairlane.cli.commands.submit import SubmitOptions, await_end, open_source
+from fairlane.cli.commands.submit import SubmitOptions, await_end
+from fairlane.cli.files import open_source
 from fairlane.cli.output import ago
 from fairlane.cli.progress import CountPace, Lines, Meter, Reading, describe, eta, watch
 from fairlane.errors import RedisUnreachable, RequestLost

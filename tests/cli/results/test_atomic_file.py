@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from fairlane.cli.commands.results import open_results
+from fairlane.cli.files import open_results
 from fairlane.errors import InvalidArgument
 from tests.cli.program import Program, finish, settle
 from tests.support.run.for_each import for_each

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from fairlane.cli.commands.submit import line_blocks
+from fairlane.cli.files import line_blocks
 from fairlane.errors import InvalidArgument
 from tests.support.run.for_each import for_each
 

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from fairlane.cli.commands.submit import Source, SubmitOptions, submit_each
+from fairlane.cli.commands.submit import SubmitOptions, submit_each
+from fairlane.cli.files import Source
 from fairlane.operations.create import GROUP
 from fairlane.options import Policy
 from fairlane.queue import Queue
@@ -151,7 +152,7 @@ class Interrupted(io.BytesIO):
 def test_ctrl_c_while_redis_hangs_sends_none_of_the_others(monkeypatch: pytest.MonkeyPatch):
     """There is one short try in all: a sent request may be there or not."""
     monkeypatch.setattr("fairlane.settings.ASK_S", 0.05)
-    monkeypatch.setattr("fairlane.cli.commands.submit.BLOCK", 4 * (GROUP + 7))
+    monkeypatch.setattr("fairlane.cli.files.BLOCK", 4 * (GROUP + 7))
     wish = SubmitOptions(Policy(limit=1), None, False, False, False, None, None)
     with run_server() as server, Queue.from_url(server.url) as queue:
         source = Source("lines", Hanging(b"1:a\n" * (2 * GROUP)), is_file=True)
@@ -190,7 +191,7 @@ def test_ctrl_c_keeps_what_was_printed(
 ):
     """Whole groups are submitted and printed; nothing of the others is left."""
     line, queue = b"1:a\n", Queue.from_url(redis_url)
-    monkeypatch.setattr("fairlane.cli.commands.submit.BLOCK", len(line) * (GROUP + 7))
+    monkeypatch.setattr("fairlane.cli.files.BLOCK", len(line) * (GROUP + 7))
     source = Source("lines", Interrupted(line * (2 * GROUP)), is_file=True)
     wish = SubmitOptions(Policy(limit=1), xid, False, False, False, None, None)
     with pytest.raises(KeyboardInterrupt, match=f"{GROUP} of the requests were submitted"):

@@ -27,8 +27,8 @@ def starts(folder: Folder) -> list[float]:
 def too_early_s(times: list[float], since: float, rate: float, burst: float) -> float:
     """Returns by how many seconds a call came before a bucket that was full at `since` allows it.
 
-    A process that the system stops for a moment calls late, and then more in a short time. So only
-    the time since the beginning tells.
+    A process that the system stops for a moment calls late, and then more in a short time. So the
+    time since the beginning is what counts.
     """
     return max(since + (i - burst) / rate - at for i, at in enumerate(times, 1))
 

@@ -112,7 +112,7 @@ def show(
 
 
 def _write_picture(file: str, found: FlowProgress) -> None:
-    from fairlane.cli.commands.results import open_results
+    from fairlane.cli.files import open_results
     from fairlane.flow_svg import svg
 
     with open_results(file, "--svg") as out:

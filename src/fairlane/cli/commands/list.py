@@ -6,9 +6,10 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from fairlane.cli.commands.change import filter_options, filters_of
 from fairlane.cli.options import (
     after_option,
+    filter_options,
+    filters_of,
     json_option,
     limit_option,
     open_queue,

@@ -236,8 +236,8 @@ def balance(*, file: str, outs: tuple[str, ...], as_json: bool, redis: str | Non
     Prints how many lines each list got. `fairlane fanout --to shortest` does the same for
     the messages of a list, for ever.
     """
-    from fairlane.cli.commands.submit import open_source
     from fairlane.cli.driver import CommandDriver
+    from fairlane.cli.files import open_source
     from fairlane.cli.output import write_json, write_line
     from fairlane.lists.balancer import Balancer
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from fairlane.cli.options import json_option, open_queue, queue_option, redis_option, time_ms
-from fairlane.cli.output import note, note_unknown, write_json, write_line
+from fairlane.cli.output import note, note_unknown, until_words, write_json, write_line
 from fairlane.cli.program import CommandGroup
 from fairlane.errors import InvalidArgument
 
@@ -195,13 +195,3 @@ def as_words(max_waiting: int | None, waiting: int | None) -> str:
     if not max_waiting:
         return "any number of sub-requests"
     return f"{waiting or 0:,} of at most {max_waiting:,} sub-requests"
-
-
-def until_words(queue: str, paused_until_ms: int | None) -> str:
-    """Returns until when a queue is paused, in words."""
-    from fairlane.common.text import of_queue
-    from fairlane.operations.pause import time_text
-
-    if paused_until_ms is None:
-        return f"until fairlane queue resume{of_queue(queue)}"
-    return f"until {time_text(paused_until_ms)}"

@@ -171,7 +171,7 @@ def _bodies(
         return [_call(task, "{}" if arguments is None else arguments)]
     if file is None:
         return [body.encode("utf-8", "surrogateescape") for body in bodies]
-    from fairlane.cli.commands.submit import open_source
+    from fairlane.cli.files import open_source
 
     found: list[bytes] = []
     with open_source(file) as source:

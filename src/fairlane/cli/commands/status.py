@@ -103,7 +103,7 @@ def _queue_frame(queue: Queue, *, as_json: bool) -> ProgressFrame:
 
 def _in_short(found: QueueStatus) -> str:
     """Returns a queue on one line."""
-    from fairlane.cli.commands.queue import until_words
+    from fairlane.cli.output import until_words
     from fairlane.common.text import plural
 
     tokens = _tokens(sum(found.lanes.values()))
@@ -123,7 +123,8 @@ def _states(found: QueueStatus) -> str:
 
 
 def _queue_lines(found: QueueStatus) -> Iterator[str]:
-    from fairlane.cli.commands.queue import as_words, until_words
+    from fairlane.cli.commands.queue import as_words
+    from fairlane.cli.output import until_words
 
     lanes = ", ".join(f"{lane}: {_tokens(count)}" for lane, count in found.lanes.items())
     stale = f"{_tokens(found.stale)} are left over: workers discard them"

@@ -47,7 +47,7 @@ def _open(redis: str | None, name: str) -> Topic:
 @redis_option
 def publish(name: str, file: str, redis: str | None) -> int:
     """Publish each line of FILE (- is stdin) as a message; print how many there were."""
-    from fairlane.cli.commands.submit import open_source
+    from fairlane.cli.files import open_source
 
     with _open(redis, name) as topic, open_source(file) as source:
         numbers = topic.publish_many(chain.from_iterable(source.blocks()))
