@@ -29,6 +29,8 @@ from tests.worker.parts import granted
 if TYPE_CHECKING:
     from fairlane.worker.unit import Unit
 
+pytestmark = pytest.mark.usefixtures("steady_clock")
+
 
 def streaming(count: int = 4, **changed: Any) -> tuple[Unit, Any, Handle]:
     """Makes a unit that popped as many as it wanted, and handles them next."""
