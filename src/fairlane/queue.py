@@ -4,15 +4,14 @@
 from __future__ import annotations
 
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, Self, Unpack
+from typing import TYPE_CHECKING, Self, Unpack
 
 from fairlane import settings
 from fairlane.common.chunking import (
     Body,
-    Cut,
     chunks,
-    split,
-    split_groups,
+    chunks_of_groups,
+    one_chunk,
 )
 from fairlane.drivers.sync import SyncDriver
 from fairlane.errors import InvalidArgument
@@ -25,12 +24,7 @@ from fairlane.request import OpenRequest, Request
 from fairlane.tracing import receiving, sending
 
 if TYPE_CHECKING:
-    from collections.abc import (
-        Callable,
-        Iterable,
-        Iterator,
-        Mapping,
-    )
+    from collections.abc import Iterable, Iterator, Mapping
 
     from fairlane.flows import FlowRun, Flows
     from fairlane.model import RequestChoice, RequestFilters
@@ -102,7 +96,9 @@ class Queue:
         RequestExists, RequestEnded, RedisError, and TypeError for a wrong option. An error of
         `bodies` cancels the request and is raised again.
         """
-        return self._submit(split, bodies, id, max_wait, **options)
+        only = one_chunk(bodies)
+        source = chunks(bodies) if only is None else None
+        return self._submit(only, source, id, max_wait, **options)
 
     def submit_chunks(
         self,
@@ -118,12 +114,12 @@ class Queue:
         until the next one comes. `options` are those of submit_request; raises the same.
         With an `id`, a repeat must bring the same groups.
         """
-        return self._submit(split_groups, chunks, id, max_wait, **options)
+        return self._submit(None, chunks_of_groups(chunks), id, max_wait, **options)
 
     def _submit(
         self,
-        cut: Callable[[Any], Cut],
-        source: Any,
+        only: list[bytes] | None,
+        source: Iterator[list[bytes]] | None,
         id: str | None,  # noqa: A002
         max_wait: Duration,
         **options: Unpack[RequestOptions],
@@ -131,9 +127,8 @@ class Queue:
         with sending(self.name) as span:
             policy = policy_of(self.name, trace=span.trace, **options)
             request = Request(self, id_for(policy, id))
-            only, chunks = cut(source)
             submitted = submit(request.id, policy, max_wait, only=only)
-            request.total = self.driver.run(submitted, chunks)
+            request.total = self.driver.run(submitted, source)
             span.sent(request.id, request.total)
         return request
 

@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, Self, Unpack
+from typing import TYPE_CHECKING, Self, Unpack
 
 from fairlane import settings
 from fairlane.aio.request import Opening, OpenRequest, Request
 from fairlane.common.chunking import (
-    AsyncCut,
     Bodies,
     Body,
     chunks_async,
-    split_async,
-    split_groups_async,
+    chunks_of_groups_async,
+    one_chunk,
 )
 from fairlane.drivers.aio import AsyncDriver
 from fairlane.errors import InvalidArgument
@@ -25,15 +24,7 @@ from fairlane.redis_url import resolve_url
 from fairlane.tracing import receiving, sending
 
 if TYPE_CHECKING:
-    from collections.abc import (
-        AsyncIterable,
-        AsyncIterator,
-        Awaitable,
-        Callable,
-        Iterable,
-        Iterator,
-        Mapping,
-    )
+    from collections.abc import AsyncIterable, AsyncIterator, Iterable, Iterator, Mapping
 
     from fairlane.aio.flows import AsyncFlowRun, AsyncFlows
     from fairlane.aio.schedules import AsyncSchedules
@@ -105,7 +96,9 @@ class Queue:
         RequestExists, RequestEnded, RedisError, and TypeError for a wrong option. An error of
         `bodies` cancels the request and is raised again.
         """
-        return await self._submit(split_async, bodies, id, max_wait, **options)
+        only = one_chunk(bodies)
+        source = chunks_async(bodies) if only is None else None
+        return await self._submit(only, source, id, max_wait, **options)
 
     async def submit_chunks(
         self,
@@ -121,12 +114,12 @@ class Queue:
         until the next one comes. `options` are those of submit_request; raises the same.
         With an `id`, a repeat must bring the same groups.
         """
-        return await self._submit(split_groups_async, chunks, id, max_wait, **options)
+        return await self._submit(None, chunks_of_groups_async(chunks), id, max_wait, **options)
 
     async def _submit(
         self,
-        cut: Callable[[Any], Awaitable[AsyncCut]],  # blocking: cut: Callable[[Any], Cut],
-        source: Any,
+        only: list[bytes] | None,
+        source: AsyncIterator[list[bytes]] | None,
         id: str | None,  # noqa: A002
         max_wait: Duration,
         **options: Unpack[RequestOptions],
@@ -134,9 +127,8 @@ class Queue:
         with sending(self.name) as span:
             policy = policy_of(self.name, trace=span.trace, **options)
             request = Request(self, id_for(policy, id))
-            only, chunks = await cut(source)
             submitted = submit(request.id, policy, max_wait, only=only)
-            request.total = await self.driver.run(submitted, chunks)
+            request.total = await self.driver.run(submitted, source)
             span.sent(request.id, request.total)
         return request
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterable, AsyncIterator, Iterable, Iterator, Sequence
+from collections.abc import AsyncIterable, AsyncIterator, Iterable, Iterator
 from itertools import chain
 
 from fairlane.errors import InvalidArgument, type_of
@@ -10,9 +10,6 @@ from fairlane.settings import CHUNK_BYTES, CHUNK_ENTRIES, MAX_BODY
 
 Body = bytes | str
 Bodies = Iterable[Body] | AsyncIterable[Body]  # what an asyncio caller may submit
-# The only chunk of a small request and None; of a larger one None and all its chunks.
-Cut = tuple[list[bytes] | None, Iterator[list[bytes]] | None]
-AsyncCut = tuple[list[bytes] | None, AsyncIterator[list[bytes]] | None]
 
 
 class Chunker:
@@ -105,28 +102,10 @@ async def chunks_of_groups_async(
             yield chunk
 
 
-def split(bodies: Iterable[Body]) -> Cut:
-    """Returns the chunks of a request: its only one, or all of them. Raises InvalidArgument."""
-    if isinstance(bodies, (list, tuple)) and len(bodies) <= CHUNK_ENTRIES:
-        chunk = _one_chunk(bodies)
-        if chunk is not None:
-            return chunk, None
-    return _split(chunks(bodies))
-
-
-def split_groups(groups: Iterable[Iterable[Body]]) -> Cut:
-    """Returns the same as `split`, of chunks that end where a group of bodies ends."""
-    return _split(chunks_of_groups(groups))
-
-
-def _split(cut: Iterator[list[bytes]]) -> Cut:
-    first: list[bytes] = next(cut, [])
-    following = next(cut, None)
-    return (first, None) if following is None else (None, chain((first, following), cut))
-
-
-def _one_chunk(bodies: Sequence[object]) -> list[bytes] | None:
-    """Returns the bodies as one chunk; None if they do not fit, or are no bodies."""
+def one_chunk(bodies: object) -> list[bytes] | None:
+    """Returns a short list or tuple of bodies as one chunk; None for anything else."""
+    if not isinstance(bodies, (list, tuple)) or len(bodies) > CHUNK_ENTRIES:
+        return None
     size, found = 0, []
     for body in bodies:
         if isinstance(body, str):
@@ -141,25 +120,28 @@ def _one_chunk(bodies: Sequence[object]) -> list[bytes] | None:
     return found if size <= min(CHUNK_BYTES, MAX_BODY) else None
 
 
-async def split_async(bodies: Bodies) -> AsyncCut:
+def split(bodies: Iterable[Body]) -> tuple[list[bytes] | None, Iterator[list[bytes]] | None]:
+    """Returns the only chunk of a small request and None; of a larger one None and all its chunks.
+
+    Raises InvalidArgument.
+    """
+    chunk = one_chunk(bodies)
+    if chunk is not None:
+        return chunk, None
+    cut = chunks(bodies)
+    first: list[bytes] = next(cut, [])
+    following = next(cut, None)
+    return (first, None) if following is None else (None, chain((first, following), cut))
+
+
+async def split_async(
+    bodies: Bodies,
+) -> tuple[list[bytes] | None, AsyncIterator[list[bytes]] | None]:
     """Returns the same as `split`, for an async iterable (or an ordinary one)."""
-    if isinstance(bodies, AsyncIterable):
-        return await _split_async(chunks_async(bodies))
-    chunk, rest = split(bodies)
-    return chunk, None if rest is None else _awaited(rest)
-
-
-async def split_groups_async(
-    groups: Iterable[Iterable[Body]] | AsyncIterable[Iterable[Body]],
-) -> AsyncCut:
-    """Returns the same as `split_groups`, for an async iterable (or an ordinary one)."""
-    if isinstance(groups, AsyncIterable):
-        return await _split_async(chunks_of_groups_async(groups))
-    chunk, rest = split_groups(groups)
-    return chunk, None if rest is None else _awaited(rest)
-
-
-async def _split_async(cut: AsyncIterator[list[bytes]]) -> AsyncCut:
+    if not isinstance(bodies, AsyncIterable):
+        chunk, rest = split(bodies)
+        return chunk, None if rest is None else _awaited(rest)
+    cut = chunks_async(bodies)
     first: list[bytes] = await anext(cut, [])
     following = await anext(cut, None)
     return (first, None) if following is None else (None, _awaited((first, following), cut))

@@ -293,26 +293,31 @@ async def submit(
         return kept.total
 
 
-async def submit_chunk(new: NewRequest, following: Chunk | None = None) -> int:
-    """Submits a request of one chunk, or of this and the `following` ones, as `submit` does."""
-    durable = new.policy.durable
-    if durable:
-        await check_replicas(new.id, durable)
+async def submit_chunk(new: NewRequest) -> int:
+    """Submits a request of one chunk, as `submit` does."""
+    if new.policy.durable:
+        await check_replicas(new.id, new.policy.durable)
+    return await _submit(new)
+
+
+async def _submit(new: NewRequest, following: Chunk | None = None) -> int:
     created = await create_one(new)
     total = created.total
     if following is not None or not new.is_complete:
         total = await complete(new, created, following)
-    if durable:
-        await confirm_submission(new.id, durable, new.digest.hex)
+    if new.policy.durable:
+        await confirm_submission(new.id, new.policy.durable, new.digest.hex)
     return total
 
 
 async def _submit_chunks(new: NewRequest) -> int:
+    if new.policy.durable:
+        await check_replicas(new.id, new.policy.durable)
     new.begin(await NextChunk() or [])
     # One chunk of look-ahead: a request that fits into one call is never open.
     following: Chunk | None = await NextChunk() if new.bodies else None
     new.open_ms = 0 if following is None else settings.OPEN_MS
-    return await submit_chunk(new, following)
+    return await _submit(new, following)
 
 
 async def complete(new: NewRequest, created: Created, following: Chunk | None = None) -> int:
