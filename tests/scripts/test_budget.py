@@ -27,6 +27,7 @@ from fairlane.protocol import keys, scripts
 from fairlane.protocol.steps import SingleServer
 from tests.support.scripts.lua_host import Cost, LuaHost
 from tests.support.scripts.requests import head_of
+from tests.worker.parts import ON_SINGLE
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -152,6 +153,7 @@ BUDGETS: dict[str, tuple[Callable[[Player], Cost], Cost]] = {
 }
 
 
+@ON_SINGLE
 @pytest.mark.parametrize("what", BUDGETS)
 def test_a_call_costs_what_its_budget_says(redis_client: redis.Redis, what: str):
     play, budget = BUDGETS[what]
