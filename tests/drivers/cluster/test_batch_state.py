@@ -145,12 +145,12 @@ def test_another_way_that_fails_costs_its_step_only(
     """In a lenient batch only its step fails; and it has only the time that is left."""
     server, _ = servers
     server.say = lambda words: {b"GET": b"x", b"LLEN": says}.get(words[0], ON_THE_MOVE)
-    actor = act(kind, server, patience_s=0.5)
+    actor = act(kind, server, patience_s=2)
     steps = [tokens.pop_ahead("req", 3, 1), Command(b"GET", HERE)]
     began = time.monotonic()
     failed, seen = actor.run(once(Batch(steps, lenient=True)))
     assert (type(failed), seen) == (error, b"x")
-    assert time.monotonic() - began < 0.9
+    assert time.monotonic() - began < 3.9, "twice the patience"
     with pytest.raises(error):
         actor.run(once(Batch(steps)))
 
