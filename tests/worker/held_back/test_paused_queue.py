@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     from tests.support.processes.workers import Folder, Running, Workers
 
-BEAT_S = 2.5  # a heartbeat, the check of a unit, and a second for a machine that is busy
+BEAT_S = 10.0  # a heartbeat and the check of a unit take about a second; a busy machine, longer
 
 
 def wait_paused(worker: Running) -> None:
