@@ -379,7 +379,7 @@ async def snapshot(queue: str) -> Snapshot:
 
 
 async def _demand(counted: Demand, sample: Sample, now_ms: int, rate: Rate | None) -> Demand:
-    """Returns the demand of the requests if all were read, else that of `counted`."""
+    """Returns the demand of the requests if all were read, else the demand `counted`."""
     found = counted
     if found.is_exact:
         more = await more_of(sample.fields, now_ms)

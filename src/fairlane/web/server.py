@@ -278,7 +278,7 @@ def is_local(host: str) -> bool:
 
 @dataclass(frozen=True, kw_only=True)
 class Serving:
-    """What is served to whom, at which address.
+    """The queue to serve, its address, and who may call.
 
     `tokens` is the file of bearer tokens. Unless `needs_tokens`, every program of this machine
     may do everything until that file exists. A taken message is held for `visible_s` seconds.
