@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 
 class Request:
-    """A request by its id. It keeps no state of the request, so it is never out of date.
+    """A request by its id. This object keeps no state, so it is never out of date.
 
     `total` is how many sub-requests were submitted; None unless a submission returned this object.
     """
@@ -49,7 +49,7 @@ class Request:
         return self.queue.driver.run(completion.state(self.id))
 
     def progress(self) -> Progress:
-        """Returns the counts now: total, done, dead, cancelled, held, limit. RequestNotFound."""
+        """Returns the counts: total, done, dead, cancelled, held, limit. Raises RequestNotFound."""
         from fairlane.operations import request_state
 
         return self.queue.driver.run(request_state.progress(self.id))
@@ -91,7 +91,7 @@ class Request:
                     yield from item
                     item = next(items)
                 else:
-                    with closing(item):  # if the caller's function raises, nothing runs it
+                    with closing(item):  # if the caller's function raises, `item` never runs
                         if before_read is not None:
                             before_read()
                         found = self.queue.driver.run(item)
@@ -100,13 +100,13 @@ class Request:
             return
 
     def why(self) -> WhyWaiting:
-        """Returns what holds up the request, its place, and when it may start. RequestNotFound."""
+        """Returns what holds up the request, its place and its start. Raises RequestNotFound."""
         from fairlane.operations.why import why
 
         return self.queue.driver.run(why(self.id))
 
     def leases(self, after: str = "") -> RecentLeases:
-        """Returns who holds its permits, and its leases that were settled last, oldest first.
+        """Returns the leases held now, and those that were settled last, oldest first.
 
         `after` is the `log_id` of a settled lease: only later ones are returned. Raises
         RequestNotFound, InvalidArgument.
@@ -116,7 +116,7 @@ class Request:
         return self.queue.driver.run(recent_leases(self.id, after))
 
     def cancel(self, reason: str = "cancelled by the caller") -> bool:
-        """Cancels the request; True if it has ended, False while some of it is still held."""
+        """Cancels the request; returns True if it has ended, False if workers hold some of it."""
         from fairlane.operations import change
 
         own = change.cancel(self.id, reason, queue=self.queue.name)
@@ -133,7 +133,7 @@ class Request:
         return self.queue.driver.run(change.pause(self.id))
 
     def resume(self) -> str:
-        """Continues a paused request. Returns its state; see pause, also for what it raises."""
+        """Continues a paused request. Returns its state. Raises what `pause` raises."""
         from fairlane.operations import change
 
         return self.queue.driver.run(change.resume(self.id))
@@ -148,13 +148,13 @@ class Request:
         self.queue.driver.run(change.set_limit(self.id, limit))
 
     def set_priority(self, priority: int) -> None:
-        """Moves waiting tokens to the lane `priority`, 0 to 99; raises the same as set_limit."""
+        """Moves waiting tokens to the lane `priority`, 0 to 99. Raises what set_limit raises."""
         from fairlane.operations import change
 
         self.queue.driver.run(change.set_priority(self.id, priority))
 
     def set_deadline(self, deadline: Duration) -> None:
-        """Starts no sub-request later than so long from now; 0 = no deadline any more.
+        """Starts no sub-request later than `deadline` from now; 0 removes the deadline.
 
         Raises InvalidArgument, RequestNotFound, RequestEnded (also if its end is near).
         """
@@ -166,7 +166,7 @@ class Request:
     def set_share(self, share: int) -> None:
         """Gives the tenant of this request another share of the workers' time, 1 to 999.
 
-        Raises InvalidArgument, also if it names no tenant, RequestNotFound, RequestEnded.
+        Raises InvalidArgument (also if the request has no tenant), RequestNotFound, RequestEnded.
         """
         from fairlane.operations import change
 
@@ -177,8 +177,8 @@ class Request:
     ) -> None:
         """Lets at most `rate` (as 100/s, 30/m or 5/h) sub-requests start, `burst` together.
 
-        Each of them counts for `weight`. The request keeps its rate key, and what is None. It then
-        shares the rate with the requests that have the same key and the same rate. Raises
+        Each of them counts `weight` times. The request keeps its rate key, and the values that are
+        None. It then shares the rate with requests of the same key and the same rate. Raises
         InvalidArgument, RequestNotFound, RequestEnded.
         """
         from fairlane.operations.rates import set_rate
@@ -186,13 +186,13 @@ class Request:
         self.queue.driver.run(set_rate(self.id, rate, burst, weight))
 
     def errors(self) -> RequestErrors:
-        """Returns how sub-requests failed: the dead by kind, the last error. RequestNotFound."""
+        """Returns the dead by kind of failure, and the last error. Raises RequestNotFound."""
         from fairlane.operations import dead_letters
 
         return self.queue.driver.run(dead_letters.request_errors(self.id))
 
     def dead(self) -> Iterator[DeadSubRequest]:
-        """Yields the dead sub-requests with their bodies, first to die first. RequestNotFound."""
+        """Yields the dead sub-requests with bodies, first to die first. Raises RequestNotFound."""
         from fairlane.operations import dead_letters
 
         after = ""
@@ -208,11 +208,11 @@ class Request:
     ) -> Request:
         """Runs dead sub-requests again, with all attempts: the chosen ones, or all of them.
 
-        Returns the request that runs them. Before the end that is this request. After the end it is
-        a new one, with the same policy but no deadline, and with this one as its `parent`. The dead
-        results here stay. A repeat after an error finishes what was begun. Raises InvalidArgument,
-        RequestNotFound, DeadNotFound, RequestEnded (it is cancelling or expiring: repeat the call
-        after its end).
+        Returns the request that runs them. Before its end, that is this request. After its end, it
+        is a new request with the same policy but no deadline, and with this one as its `parent`.
+        The dead results here stay. A repeat after an error finishes what was begun. Raises
+        InvalidArgument, RequestNotFound, DeadNotFound, and RequestEnded if this request is
+        cancelling or expiring: repeat the call after its end.
         """
         from fairlane.operations import dead_letters
 
@@ -255,7 +255,7 @@ class OpenRequest(Request):
     def added(self) -> int:
         """Returns how many bodies were added so far, also by an earlier process.
 
-        A producer goes on with the body of this index. Those that were left out count, too.
+        A producer goes on with the body at this index. Repeats that were left out count, too.
         """
         return self._submission.total + self._submission.left_out
 
@@ -278,14 +278,13 @@ class OpenRequest(Request):
     def add_many(self, bodies: Iterable[Body]) -> int:
         """Adds sub-requests, 1,000 in one round trip; returns how many the request has now.
 
-        If there is no room (a full Redis, or the queue's bound), it waits as the `max_wait` of
-        the request says. Raises QueueFull, RedisFull, RedisUnreachable: `added` shows how far it
-        came, and a repeat of the rest adds nothing twice. Raises RequestClosed after `seal` or
-        after an error in the block, RequestEnded (it was cancelled), RequestLost and
-        InvalidArgument.
+        If Redis or the queue is full, the call waits up to the `max_wait` of the request. After
+        QueueFull, RedisFull or RedisUnreachable, `added` shows how far it came, and a repeat of the
+        rest adds nothing twice. Raises RequestClosed after `seal` or after an error in the block,
+        RequestEnded if the request was cancelled, RequestLost and InvalidArgument.
         """
         for chunk in chunks(bodies):
-            with self._lock:  # not while the caller makes the next ones
+            with self._lock:  # free while the caller makes the next bodies
                 self.queue.driver.run(self._submission.add(chunk))
         return self._submission.total
 

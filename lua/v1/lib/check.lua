@@ -1,4 +1,4 @@
--- What a look at a request compares: its counts with what is there.
+-- Compares the counts of a request with its keys.
 -- @include lib/state.lua
 -- @include lib/permits.lua
 -- @include lib/gate.lua
@@ -8,8 +8,8 @@
 
 -- Decides whether a request needs reap.
 
--- Returns true if reap must act: on a lease, a deadline or damage. A lease that ends later than a new one would is from
--- before the clock went back, and so are a gate that opens and a retry that is due later than they may.
+-- Returns true if reap must act: on a lease, a deadline or damage. If a lease ends later than a new one would, it is from
+-- before the clock went back. So is a gate that opens too late, or a retry that is due too late.
 local function needs_reap(state, at, open_until, first)
   local last = first and tonumber(redis.call("ZRANGE", leases, -1, -1, "WITHSCORES")[2])
   if last and last > latest_end(state, at) then

@@ -1,14 +1,14 @@
--- What the results of a step choose: which step gets each of them, or which children each of them has.
+-- What the results of a step choose: the step that gets each result, or the children of each result.
 -- @include lib/flows.lua
 
 -- ------------------------------------------------------------------ choices
 
--- Each result of the source has `width` places for what it may choose. In `handed` it has 1 + width bits: the first one says
--- that this step has passed the result, whether it chose this step or not, and the others which of its choices are here.
--- So a result that chooses this step only when it ran again, because a failover took it back, is not lost.
+-- A result of the source may make `width` choices, so it has 1 + width bits in `handed`. The first bit says that this step has
+-- passed the result, whether the result chose this step or not. The other bits say which of its choices are here. So a result
+-- that chooses this step only in its second run, after a failover took it back, is not lost.
 local MOST_CHOICES = 1000
 
--- Returns the bit of a choice, which is named index:place, or of a result that was passed, which is named index.
+-- Returns the bit of a choice, whose name is index:place, or of a result that was passed, whose name is index.
 local function bit_of(name, width)
   local index, place = string.match(name, "^(%d+):?(%d*)$")
   if not index or place == "" and string.find(name, ":", 1, true) then
@@ -48,8 +48,8 @@ end
 
 -- ------------------------------------------------------------------ origins
 
--- Which choice each sub-request of a step comes from, for the step that joins it: its bit as four bytes, for 256 sub-requests
--- in each field of the hash `joins`. 0 stands for what was lost.
+-- The origin of each sub-request, which the step that joins it reads: the bit of its choice, in four bytes. Each field of the
+-- hash `joins` has 256 origins. 0 = the origin is lost.
 local ORIGINS, NO_ORIGIN = 256, "\0\0\0\0"
 
 -- Returns field -> text with the origins of new sub-requests, the first of which is number `total`.
@@ -79,7 +79,7 @@ end
 
 -- ------------------------------------------------------------------ parts
 
--- The parts of bodies whose number each result chose. A part is named place:index, and 0:index is how many make the body.
+-- The parts of bodies. Each body has as many parts as its result chose: 0:index is their number, place:index is a part.
 
 local function chosen_parts_error(width, list, first)
   if not width or width < 1 or width > MOST_WIDTH or (#list - first) % 2 == 0 or #list >= first + MOST_PARTS then
@@ -113,8 +113,8 @@ local function whole(index, kept)
   return count and row
 end
 
--- Returns the bodies that are whole with list[first...], what changes in `joins`: name -> part, false = it goes, and the
--- indexes of the bodies. Changes nothing.
+-- Returns the bodies that list[first...] completes, the changes of `joins` (name -> part, false = delete it), and the indexes
+-- of the bodies. Writes nothing.
 local function put_chosen_together(list, first, wrap)
   local bodies, kept, made, indexes = {}, {}, {}, {}
   for i = first, #list, 2 do

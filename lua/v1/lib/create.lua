@@ -1,4 +1,4 @@
--- How a request comes into being.
+-- Creates requests.
 -- @include lib/core.lua
 -- @include lib/state.lua
 -- @include lib/permits.lua
@@ -62,7 +62,7 @@ end
 --   trace    the context of the producer's span: a traceparent, and after a space a tracestate (W3C Trace Context)
 --   distinct 1: each sub-request has an id, and comes once, see lib/ids.lua
 --   feed     what this open request gets from others, see lib/gate.lua
---   unique   ms and a random text of the submission: another life may follow an ended one that began so long ago
+--   unique   ms and a random text of the submission: another life may follow an ended one that began at least so long ago
 local NOTHING = {}
 
 -- @rare
@@ -82,7 +82,7 @@ local function parse_extras(text)
   return found
 end
 
--- Returns name -> value, or nil and the refusal. Most requests have no extras, and this is all that they pay for them.
+-- Returns name -> value, or nil and the refusal. Most requests have no extras, and pay only for this call.
 local function read_extras(text)
   if text == "" then
     return NOTHING
@@ -200,8 +200,8 @@ local function store_bodies(state, now, chunk)
   state.left = state.total + state.open
 end
 
--- Stores each sub-request whose id is new; returns how many others there are. Only an open request keeps the ids, because
--- nothing is added to another one.
+-- Stores each sub-request whose id is new; returns how many were left out. Only an open request keeps the ids, because
+-- nothing is added to a sealed request.
 -- @rare
 local function store_distinct(state, now, new)
   local count = #new.own

@@ -4,8 +4,8 @@
 
 -- ------------------------------------------------------------------ open end
 
--- The open end of a step that is fed by other requests. `handed` in its hash is the cursor: the last entry that is here of
--- each of them, with commas between. No field means that there is none yet.
+-- The open end of a step that other requests feed. The field `handed` of its hash is the cursor: the last entry of each of
+-- them that is here, with commas between. If there is no field, the step has no cursor yet.
 local ENTRY = "%d+%-%d+"
 local MOST_SOURCES = 50
 
@@ -18,9 +18,9 @@ local function feed_error(since, upto, open_ms)
   end
 end
 
--- Returns the state of an open request whose cursor is `since`, how many chunks it has, and until when it may stay open (0 =
--- it has no cursor yet: the next hand-over, even of nothing, leaves one, which shows that the sources were there);
--- or nil and the reply of the script.
+-- Returns the state of an open request whose cursor is `since`, how many chunks it has, and until when it may stay open. 0 =
+-- it has no cursor yet: the next hand-over, even of nothing, writes one, which shows that the sources were there. If the
+-- request or its cursor differs, returns nil and the reply of the script.
 local function open_end(since, now)
   local state, over = load_unfinished()
   if over then
@@ -40,8 +40,8 @@ end
 
 -- ------------------------------------------------------------------ indexes handed over
 
--- Which indexes of the source a step has: the bits of the string `handed`. A cursor is not enough, because it names a place in a
--- stream of another slot: a failover there may take back entries, whose sub-requests then run again.
+-- The bits of the string `handed` say which indexes of the source a step has. The cursor is not enough, because a failover of
+-- the source's slot may take back entries, whose sub-requests then run again.
 local HANDED_MS = "2678400000"  -- 31 days: longer than any queue is without a worker
 local MOST_INDEX = 4294967295  -- a string of Redis has no more bits
 
@@ -49,7 +49,7 @@ local function is_handed(index)
   return redis.call("GETBIT", handed, index) == 1
 end
 
--- Writes one bit as it is: so Redis refuses, if at all, before anything is added.
+-- Writes one bit unchanged, so that Redis refuses, if at all, before anything is added.
 local function prove_handed(index)
   if index then
     redis.call("SETBIT", handed, index, redis.call("GETBIT", handed, index))
@@ -83,8 +83,8 @@ local function parts_error(width, list, first)
   end
 end
 
--- Returns the bodies that are whole with list[first...], what changes in `joins`: name -> part, false = it goes, and the
--- indexes of the bodies. Changes nothing.
+-- Returns the bodies that list[first...] completes, the changes of `joins` (name -> part, false = delete it), and the indexes
+-- of the bodies. Writes nothing.
 local function put_together(width, list, first, wrap)
   local bodies, kept, made, indexes = {}, {}, {}, {}
   for i = first, #list, 2 do
@@ -132,7 +132,7 @@ end
 
 -- ------------------------------------------------------------------ shared values
 
--- The values that the steps of a flow share, in the hash of its first step's request: so they live as long as that does.
+-- The values that the steps of a flow share. The hash of the first step's request has them, so they live as long as it does.
 -- `v:<name>` is a value, `c:<caller>` the last change of a caller, and `shared` has sizes: bytes:names:callers.
 local CHANGES = {set = true, add = true, swap = true, drop = true}
 local CALLERS, CALLER_MS = 256, 600000  -- a call is repeated for minutes: settings.LEAST_TOMBSTONE_MS

@@ -19,7 +19,7 @@ local function are_rates(text)
   return rest == ""
 end
 
--- Gives the request another gate; `rates`: nil leaves those it has.
+-- Gives the request another gate. If `rates` is nil, the request keeps its rates.
 -- @rare
 local function set_gate(state, opens, is_limited, rates, wait)
   state.gate = {opens = opens, rates = rates or state.gate.rates, is_limited = is_limited, turn = state.gate.turn,
@@ -68,9 +68,9 @@ end
 -- ------------------------------------------------------------------ chore
 
 -- What a request needs besides reap: to be hastened, or to be started after others, or to be fed.
--- feed = what it gets (see operations/hand_over.py), the requests that it gets this from, stop or continue for each,
--- the request that must not fall too far behind (- = none), how many results make a body or how many choices a result has,
--- what is written around them, and the names that a result may choose.
+-- feed = what it gets (see operations/hand_over.py), its sources, stop or continue for each source, the request that must
+-- not fall too far behind (- = none), how many results make a body or how many choices a result has, what is written around
+-- results, and the names that a result may choose.
 local POLL, POLL_MOST = 1000, 5000  -- ms between two looks at the requests that this one waits for, more as it gets older
 
 -- Returns what a leading worker must do for the request besides reap, and the ms until the next look.
@@ -96,12 +96,12 @@ end
 -- Times of a request that lie too far ahead, because they were set before the clock went back. A gate notes how long it was
 -- closed for. A retry waits for no longer than the request's backoff, or the longest pause that a handler asked for.
 
--- Returns when the gate opens; `wait`: no later than if it had been closed now.
+-- Returns when the gate opens, but no later than if it had been closed now for its `wait`.
 local function opens_by(gate, now)
   return gate.wait > 0 and math.min(gate.opens, now + gate.wait) or gate.opens
 end
 
--- Returns the latest time at which a retry may be due that was set by now.
+-- Returns the latest time that a retry may have as its due time.
 local function latest_retry(state, now)
   return now + math.max(state.backoff_max, tonumber(redis.call("HGET", request, "pause") or 0) or 0)
 end

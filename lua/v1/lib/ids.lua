@@ -6,7 +6,7 @@
 
 -- Sub-requests with ids, of which a request takes each once: the first one stays.
 local ID_BYTES = 16
--- The ids outlive the last addition by a day. An open request without one is given up after an hour, if a worker lives.
+-- The ids outlive the last addition by a day. If a worker lives, an open request is given up an hour after its last addition.
 local IDS_MS = "86400000"
 
 -- Reads the ids of a chunk, which follow its sub-requests in one text, into `chunk.own`. `chunk`: list[first..last]. Returns

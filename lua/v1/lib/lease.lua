@@ -79,8 +79,8 @@ local function acquire(state, now, claim)
     save_state(state)
     return {word, tokens}
   end
-  -- Never below the clock in µs. So a fence is new even if a failover lost the last ones. Nor below `born`, which is after
-  -- `now` if a former life of the id began in this ms: so a lease shows that the request has started.
+  -- A fence is at least the clock in µs, so it is new even if a failover lost the last ones. It is at least `born`, too, which
+  -- is after `now` if a former life of the id began in this ms. So a lease shows that the request has started.
   state.seq = math.max(state.seq + 1, 1000 * math.max(now, state.born))
   permit = {fence = string.format("%d", state.seq), g = g, op = op, started = claim.started, worker = claim.worker,
     shared = claim.shared == "1" and "1" or ""}
@@ -92,7 +92,7 @@ local function acquire(state, now, claim)
     return {"gone"}
   end
   permit.owed = #entries
-  local is_row = entries[1] and (#entries == 1 or not due)  -- else others may stand in between
+  local is_row = entries[1] and (#entries == 1 or not due)  -- else other entries may be in between
   permit.first, permit.last = is_row and entries[1][1] or "", is_row and entries[#entries][1] or ""
   write_held(k, permit)
   state.held = state.held + 1

@@ -5,12 +5,12 @@
 -- The bucket of a rate: a generic cell rate algorithm (GCRA), kept as "<tat>:<line>:<seen>:<held>" in µs with a TTL. `tat` is
 -- the theoretical arrival time of the next sub-request. A caller without room waits in line: `line` is when the last one
 -- in it may ask again. So a thousand requests that share a bucket do not all ask whenever there is room for one.
--- `seen` is the time of the last change. If the clock goes back, the others go back with it.
--- Nothing is taken before `held`, 0 = no hold; from then on the rate goes on without a burst. What is returned or bounded
--- changes `tat` only, so it shortens no hold.
+-- `seen` is the time of the last change. If the clock goes back, the other times go back with it.
+-- Nothing is taken before `held`, 0 = no hold. After a hold the rate goes on without a burst. A refund or a bound changes
+-- only `tat`, so neither shortens a hold.
 -- A rate has an interval (µs between two sub-requests), a burst (how many may come together), and a weight: how many
 -- each sub-request counts for.
-local LONGEST_WAIT = 30000  -- ms; then it asks again, because others before it in the line may have gone
+local LONGEST_WAIT = 30000  -- ms; then a caller asks again, because others before it in the line may have gone
 
 local function read_bucket(bucket, clock)
   local tat, line, seen, held = string.match(redis.call("GET", bucket) or "", "^(%d+):(%d+):(%d+):(%d+)$")
@@ -32,7 +32,7 @@ local function write_bucket(bucket, clock, rate, tat, line, held)
 end
 
 -- Takes up to `want` sub-requests. Returns how many, and if there are none, the ms until the caller may ask again.
--- `has_waited`: it has waited as long as it should. `never_waits`: it takes no place in the line.
+-- `has_waited`: the caller has waited as long as it should. `never_waits`: it takes no place in the line.
 local function take(bucket, now, rate, want, has_waited, never_waits)
   local clock, step, depth = 1000 * now, rate.interval * rate.weight, rate.interval * rate.burst
   local tat, line, held = read_bucket(bucket, clock)
@@ -51,7 +51,7 @@ local function take(bucket, now, rate, want, has_waited, never_waits)
   return granted, 0
 end
 
--- Returns to the bucket what was taken and not used.
+-- Gives back to the bucket what was taken and not used.
 local function refund(bucket, now, rate, count)
   local clock = 1000 * now
   local tat, line, held = read_bucket(bucket, clock)

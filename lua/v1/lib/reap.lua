@@ -1,4 +1,4 @@
--- What becomes of a lease without a call of its holder.
+-- Ends leases without a call of their holders.
 -- @include lib/state.lua
 -- @include lib/permits.lua
 -- @include lib/entries.lua
@@ -26,7 +26,7 @@ local function extended_until(state, now, term)
   return string.format("%d", now + ms)
 end
 
--- Returns the latest end that a lease may have which was granted or extended now.
+-- Returns the latest end of a lease that is granted or extended now.
 local function latest_end(state, now)
   return now + math.max(state.lease_ms, tonumber(redis.call("HGET", request, "term") or 0))
 end

@@ -73,8 +73,8 @@ class Queue:
     ) -> Queue:
         """Returns a queue on the Redis at `url` (default: FAIRLANE_REDIS, or the embedded server).
 
-        It does not connect yet. While Redis does not answer, each call, also the first one, is
-        repeated for `patience_s` seconds; then the call raises RedisUnreachable.
+        The first call connects. While Redis does not answer, each call is repeated for
+        `patience_s` seconds; then the call raises RedisUnreachable.
         """
         return cls(AsyncDriver(resolve_url(url), patience_s=patience_s), name)
 
@@ -88,13 +88,12 @@ class Queue:
     ) -> Request:
         """Submits one request: one sub-request for each of `bodies` (bytes, or text as UTF-8).
 
-        `bodies` may be lazy and very long: it is sent in chunks of at most 1,000 and 1 MiB.
+        `bodies` may be lazy and very long: chunks of at most 1,000 bodies and 1 MiB are sent.
         `options` are those of RequestOptions: priority, limit, attempts, backoff, lease,
         retain, deadline, time_limit, and so on. If the caller passes an `id`, the call is
-        idempotent until the results of that request expire. A chunk for which there is no room (a
-        full Redis, or the queue's bound) waits up to `max_wait`. Raises InvalidArgument,
-        RequestExists, RequestEnded, RedisError, and TypeError for a wrong option. An error of
-        `bodies` cancels the request and is raised again.
+        idempotent until the results of that request expire. If Redis or the queue is full, a chunk
+        waits up to `max_wait`. Raises InvalidArgument, RequestExists, RequestEnded, RedisError, and
+        TypeError for a wrong option. An error of `bodies` cancels the request and is raised again.
         """
         only = one_chunk(bodies)
         source = chunks_async(bodies) if only is None else None
@@ -111,8 +110,8 @@ class Queue:
         """Submits one request; each of `chunks` is a group of bodies, sent as soon as it comes.
 
         So the first bodies of a slow source run before the last ones exist. One group is held back
-        until the next one comes. `options` are those of submit_request; raises the same.
-        With an `id`, a repeat must bring the same groups.
+        until the next one comes. `options` are those of submit_request, and so are
+        the errors. If a call with an `id` is repeated, it must bring the same groups.
         """
         return await self._submit(None, chunks_of_groups_async(chunks), id, max_wait, **options)
 
@@ -143,11 +142,11 @@ class Queue:
     ) -> list[Request]:
         """Submits many requests, 400 small ones in one round trip; returns them in order.
 
-        `requests` may be lazy; each of them is what submit_request takes. The options are those of
-        submit_request, and apply to all; `limit` may also be an iterable with one for each. With
-        `ids`, one for each request, the call may be repeated until it succeeds. After an error, the
-        error's `submitted` holds the ids that are in Redis already. An invalid request raises
-        before any request of its group of 400 is written.
+        `requests` may be lazy; each of them has the bodies of one request. The options are those of
+        submit_request, and apply to all; `limit` may also be an iterable with a limit for each. If
+        `ids` has an id for each, the call may be repeated until it succeeds. An error's `submitted`
+        has the ids that are in Redis already. If a request is invalid, no request of its group of
+        400 is written.
         """
         each = self.submit_each(requests, ids=ids, limit=limit, max_wait=max_wait, **options)
         return [request async for request in each]
@@ -200,10 +199,10 @@ class Queue:
         """Begins a request and leaves it open, so that bodies can be added as they come.
 
         `async with queue.open() as request: await request.add(body)`. Workers begin with the first
-        sub-request. With the `id` and options of a request that an earlier process left open, it
-        continues that one: `added` is where to go on. A request without an addition for an hour is
-        cancelled. The options are those of submit_request; `durable` does not apply. Raises
-        RequestExists, RequestEnded, InvalidArgument, RedisError.
+        sub-request. If an earlier process left a request open, the same `id` and options continue
+        it: `added` is where to go on. If nothing is added for an hour, the request is cancelled.
+        The options are those of submit_request; `durable` does not apply. Raises RequestExists,
+        RequestEnded, InvalidArgument, RedisError.
         """
         opened = self._open(id, max_wait, **options)  # blocking:
         return Opening(opened)  # blocking: return self._open(id, max_wait, **options)
@@ -233,7 +232,7 @@ class Queue:
     ) -> Request:
         """Submits a request of one sub-request; the options and errors are those of submit_request.
 
-        A program takes it with `take`, or a worker's handler is called with it.
+        A program gets the body by `take`, or a worker calls its handler with the body.
         """
         return await self.submit_request([body], id=id, max_wait=max_wait, **options)
 
@@ -269,7 +268,7 @@ class Queue:
     def taken(self, receipt: str) -> AsyncTaken:
         """Returns the sub-request with this receipt, without a call to Redis and without its body.
 
-        Raises InvalidArgument for what is no receipt of this queue.
+        Raises InvalidArgument if the text is no receipt of this queue.
         """
         from fairlane.aio.taken import AsyncTaken
 
@@ -286,9 +285,9 @@ class Queue:
     ) -> AsyncFlowRun:
         """Submits a flow: `bodies` go to its first step, and each result to the next one.
 
-        With an `id` the call is idempotent until the run expires. `flows.find` finds the run by its
-        `properties`. Raises what submit_request raises; a flow that is not valid raises before
-        anything is written.
+        If the caller passes an `id`, the call is idempotent until the run expires. `flows.find`
+        finds the run by its `properties`. Raises what submit_request raises. If the flow is not
+        valid, nothing is written.
         """
         from fairlane.aio.flows import AsyncFlowRun
         from fairlane.operations.flows import checked_flow, submit_flow
@@ -320,10 +319,10 @@ class Queue:
         """Yields endings from the durable log, oldest first, each with a `log_id` to resume after.
 
         `since` is a `log_id` seen last, "0" for all endings kept, a time in ms as text, or None for
-        endings from now on. With `follow` it waits for more and does not end. Raises
-        InvalidArgument, and DataLost if the log has lost endings after that place. The log keeps
-        about the last 100,000, more for readers that are behind (at most 2,000,000), and a failover
-        may lose the newest. Then read on from an earlier `log_id` or "0".
+        endings from now on. If `follow`, the iterator waits for more and does not end. The log
+        keeps about the last 100,000 endings, and up to 2,000,000 for readers that are behind. A
+        failover may lose the newest. Raises InvalidArgument, and DataLost if the log has lost
+        endings after `since`: then read on from an earlier `log_id` or "0".
         """
         from fairlane.operations import completion
 
@@ -352,10 +351,10 @@ class Queue:
     ) -> RequestPage:  # fmt: skip
         """Returns a page: unfinished requests, most urgent first, then ended ones, newest first.
 
-        `limit` is 1 to 1,000, `after` that of the page before. A page reads a bounded part of the
-        queue: it may be empty though its `after` is not None. `wanted` are those of RequestFilters.
-        `sort` is priority, submitted, waiting or state, with - in front if it falls.
-        Raises InvalidArgument, and TypeError for a wrong filter.
+        `limit` is 1 to 1,000, `after` is the previous page's. A page reads a bounded part of the
+        queue, so it may be empty though its `after` is not None. `wanted` are the filters of
+        RequestFilters. `sort` is priority, submitted, waiting or state, with - in front if
+        descending. Raises InvalidArgument, and TypeError for a wrong filter.
         """
         from fairlane.operations import find
 
@@ -369,10 +368,10 @@ class Queue:
         ids: str | Iterable[str] | None = None,
         **wanted: Unpack[RequestChoice],
     ) -> Selection:
-        """Returns the requests that `change` would change; its len() is how many. It only reads.
+        """Returns the requests that `change` would change; len() counts them. Only reads.
 
-        They are named by `ids`, or chosen in this queue by `wanted`, the filters of list_requests.
-        `everything` is required if there is neither. Raises InvalidArgument, RequestNotFound.
+        `ids` names them, or `wanted`, the filters of list_requests, chooses them in this queue. If
+        neither is given, `everything` is required. Raises InvalidArgument, RequestNotFound.
         """
         from fairlane.operations.change import choose
 
@@ -385,17 +384,17 @@ class Queue:
         return await self.driver.run(apply(selected, report))
 
     async def workers(self, limit: int = 1000) -> WorkerPage:
-        """Returns the workers with the newest beats, at most `limit`, those alive first."""
+        """Returns at most `limit` workers, those with the newest beats; live ones come first."""
         from fairlane.operations import find
 
         return await self.driver.run(find.list_workers(self.name, limit))
 
     async def why(self, id: str) -> WhyWaiting:  # noqa: A002  the word of the API
-        """Returns what holds up a request, its place, and when it may start. RequestNotFound."""
+        """Returns what holds up a request, its place and its start. Raises RequestNotFound."""
         return await self.request(id).why()
 
     async def errors(self) -> QueueErrors:
-        """Returns the dead sub-requests of all requests by failure; it reads up to 100,000."""
+        """Returns the dead sub-requests of all requests by failure; reads at most 100,000."""
         from fairlane.operations import dead_letters
 
         return await self.driver.run(dead_letters.queue_errors(self.name))
@@ -407,7 +406,7 @@ class Queue:
         return await self.driver.run(demand(self.name))
 
     async def snapshot(self) -> Snapshot:
-        """Returns how the queue stands, from one bounded read: what a dashboard shows."""
+        """Returns the state of the queue as a dashboard shows it, from one bounded read."""
         from fairlane.operations.observe import snapshot
 
         return await self.driver.run(snapshot(self.name))
@@ -421,7 +420,7 @@ class Queue:
     async def set_max_waiting(self, most: int) -> Bounds:
         """Bounds how many sub-requests may wait in this queue (0 = any number); counts them now.
 
-        A submission above the bound waits as its `max_wait` says, then raises QueueFull. Returns
+        A submission above the bound waits up to its `max_wait`, then raises QueueFull. Returns
         (max_waiting, waiting). Raises InvalidArgument.
         """
         return await self.driver.run(admission.set_max_waiting(self.name, most))
@@ -429,8 +428,8 @@ class Queue:
     async def set_shards(self, count: int) -> ShardLayout:
         """Spreads this queue's lanes over `count` slots, on different primaries as far as possible.
 
-        0 = the queue's own lanes. Workers read the change within a second; tokens of existing
-        requests are moved, too. Returns the shards now and the former ones. Raises InvalidArgument.
+        If `count` is 0, the queue has its own lanes. Workers read the change within a second;
+        existing tokens are moved. Returns the new and the former shards. Raises InvalidArgument.
         """
         from fairlane.operations import shards
 
@@ -442,8 +441,8 @@ class Queue:
     async def pause(self, *, for_s: float | None = None) -> QueuePause:
         """Pauses this queue: workers finish what they hold and take nothing; submissions go on.
 
-        After `for_s` seconds (at most a year) it resumes without a call; None = at `resume`. Each
-        worker uses this within a second. Returns until when. Raises InvalidArgument.
+        The pause ends after `for_s` seconds (at most a year), or if None, at `resume`. Workers
+        follow within a second. Returns the pause. Raises InvalidArgument.
         """
         from fairlane.operations import pause as queue_pause
 
@@ -456,10 +455,10 @@ class Queue:
         return await self.driver.run(queue_pause.resume_queue(self.name))
 
     async def set_rate(self, rate: str | None, burst: int | None = None) -> None:
-        """Lets at most so many sub-requests of this queue start, as `100/s`; None = no rate.
+        """Bounds how many sub-requests of this queue start, for example `100/s`; None = no rate.
 
-        `burst` may start together after a pause, by default what the rate allows in 0.1 s.
-        Workers use it within a second. Raises InvalidArgument.
+        `burst` of them may start together after a pause, by default what the rate allows in 0.1 s.
+        Workers use the rate within a second. Raises InvalidArgument.
         """
         from fairlane.operations import rates
 

@@ -1,4 +1,4 @@
-"""The exit code for a request's end, and a sentence of counts unless all is done."""
+"""Returns the exit code for a request's end, and prints the counts unless all is done."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ if TYPE_CHECKING:
     from fairlane.request import Request
 
 DEAD_LIST = "fairlane dead list {}"  # the command that lists the dead sub-requests of a request
-CHILDREN = 3  # ids of new requests that a sentence names
+CHILDREN = 3  # ids of `requeued_as` that a sentence names
 
 
 def judge(progress: Progress, dead: str) -> int:
-    """Returns 0 if everything is done; else 1, after a line of counts; `dead` is from dead_of."""
+    """Returns 0 if all is done. Else prints the counts and `dead` (of dead_of), and returns 1."""
     if progress.state == "done" and not progress.dead:
         return 0
     why = f" ({progress.reason})" if progress.reason else ""
@@ -34,7 +34,7 @@ def judge(progress: Progress, dead: str) -> int:
 
 
 def so_far(now: Progress) -> str:
-    """Returns what follows the total of a request: more may come while it is open."""
+    """Returns " so far" for the total of an open request, because more may come; else ""."""
     return " so far" if now.is_open and not now.ended else ""
 
 
@@ -48,7 +48,7 @@ def left_out_words(progress: Progress) -> str:
 
 
 def dead_of(queue: Queue, progress: Progress) -> str:
-    """Returns how to list a request's dead sub-requests, or what became of them, or "" if none."""
+    """Returns how to list the dead sub-requests, and what became of the others; "" if none."""
     from fairlane.operations.dead_letters import count_dead
 
     if not progress.dead:
@@ -62,7 +62,7 @@ def dead_of(queue: Queue, progress: Progress) -> str:
 
 
 def gone_words(progress: Progress, kept: int) -> str:
-    """Returns how many of the dead were requeued or dropped, if `kept` are left; "" if none."""
+    """Returns how many of the dead were requeued or dropped (all but `kept`); "" if none."""
     gone = progress.dead - kept
     if gone <= 0:
         return ""
@@ -105,9 +105,9 @@ def wait_for(request: Request, timeout: float | None) -> None:
 def naming_what_goes_on(
     request_id: str, what: str = "no longer waiting", again: str = "", resume: str = ""
 ) -> Iterator[None]:
-    """Adds to the text of Ctrl-C or an outage that the request goes on, and the next command.
+    """Adds the next command to the text of Ctrl-C or an outage, because the request goes on.
 
-    That command is `again`, by default `fairlane wait`; after an outage it is `resume`, if given.
+    The command is `again` (default: `fairlane wait`). After an outage it is `resume`, if given.
     """
     again = again or f"fairlane wait {request_id}"
     try:

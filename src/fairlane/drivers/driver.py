@@ -56,7 +56,7 @@ class ConnectionSet(ServerHealth):
         return None
 
     async def take(self) -> Any:
-        """Returns an idle connection, or a new one. A new one of a Sentinel looks up the master."""
+        """Returns an idle connection, or a new one. A new one asks a Sentinel for the master."""
         if self.is_suspect:
             await self._probe()
         if self.may_be_plain:
@@ -160,7 +160,7 @@ class ServerSet(Topology[C]):
             self.lines_at(node).give(line)
             if slots.nodes:
                 return self._learn(slots)
-            # It starts, or its cluster is being made: the same call may succeed a moment later.
+            # The node starts, or its cluster is being made: the call may succeed a moment later.
             failure = redis.ConnectionError(f"{node[0]}:{node[1]} serves no slot of a cluster yet")
         raise failure
 
@@ -186,7 +186,7 @@ class Driver(Generic[S]):
 
     `patience_s`: how long a call without a reply is repeated; `timeout_s`: how long the driver
     waits for one reply. `give_up` is called before each repeat; if it returns True, the call ends.
-    With `checks_fitness` = False the driver sends no INFO first and refuses no server as unfit.
+    If `checks_fitness` is False, the driver sends no INFO first and refuses no server as unfit.
     """
 
     SERVERS: type[S]
@@ -313,7 +313,7 @@ class Driver(Generic[S]):
         return error_mapping.is_passing(error) and not self.is_final(error)
 
     def cluster_away_s(self, away_s: float | None) -> float | None:
-        """Returns `away_s` in a cluster; None for a single server, which has no other."""
+        """Returns `away_s` in a cluster; None for a single server, which has no other node."""
         return None if self.servers.is_one else away_s
 
     def error_of(
@@ -334,10 +334,10 @@ class Driver(Generic[S]):
 class FirstContact:
     """Decides, without I/O, how long a driver tries to reach its servers for the first time.
 
-    It waits `patience_s` for a Redis that starts, loads or refuses connections, as a later call
-    does. A worker and each command say immediately that they wait. `fairlane doctor` makes one try
-    with patience 0, because a diagnosis must not take long. No driver waits after a mistake: a
-    wrong password, a host name without an address, a server that is no cluster.
+    A driver waits `patience_s` for a Redis that starts, loads or refuses connections, as later
+    calls do. A worker and each command report immediately that they wait. `fairlane doctor` makes
+    one try with patience 0, because a diagnosis must not take long. No driver waits after a
+    mistake: a wrong password, a host name without an address, a server that is no cluster.
     """
 
     def __init__(self, driver: Driver[Any], patience_s: float) -> None:
@@ -346,7 +346,7 @@ class FirstContact:
         self._delays = connection_delays(patience_s)
 
     def pause(self, error: Exception) -> float | None:
-        """Returns the seconds until the next try after this error; None = there is none."""
+        """Returns the seconds until the next try after this error; None = no further try."""
         if not error_mapping.is_passing(error) or error_mapping.is_unknown_host(error):
             return None
         is_last = next(self._tries, True)

@@ -1,4 +1,4 @@
-"""What every service over lists does: reads its options, connects, ends on a signal, logs."""
+"""Runs every service over lists: reads its options, connects, ends on a signal, logs."""
 
 from __future__ import annotations
 
@@ -112,7 +112,7 @@ MOST_SERVICES = 10_000
 class FanoutOptions:
     """What a fan-out does; the times are whole seconds.
 
-    `pop_timeout` is how long it may take to end after SIGTERM. `namespace` "" = neither services
+    `pop_timeout` is how long the end may take after SIGTERM. `namespace` "" = neither services
     nor messages are recorded. `message_timeout` 0 = messages are not tracked. The other defaults
     are those of mpush. Raises InvalidArgument.
     """
@@ -293,11 +293,11 @@ def fanout_options(given: Mapping[str, Any], config: Mapping[str, Any]) -> Fanou
 
 
 # ------------------------------------------------------------------ service
-# What every service over lists does: ends on a signal, outlasts an outage, logs its figures.
+# Runs a service over lists: ends on a signal, outlasts an outage, logs its figures.
 
 
 log = logging.getLogger("fairlane.lists")
-AGAIN_S = 0.5  # after an error that may pass
+AGAIN_S = 0.5  # the pause after an error that may pass
 BLOCK_S = settings.BLOCK_MS / 1000
 
 
@@ -325,10 +325,10 @@ class Every:
 class Loop:
     """Repeats a turn until SIGTERM, SIGINT, SIGHUP or `stop`.
 
-    While it is entered, a signal ends the loop instead of the process. So it is entered before the
-    service registers itself, and left after it has removed its registration. A turn returns False
-    when it wants the loop to end. It is repeated after an outage, and while Redis is full. Any
-    other error ends the loop.
+    While the loop is entered, a signal ends the loop instead of the process. So a service enters it
+    before it registers itself, and leaves it after it has unregistered. A turn returns False to end
+    the loop. After an outage, or while Redis is full, the turn is repeated. Any other error ends
+    the loop.
     """
 
     def __init__(self) -> None:
@@ -354,11 +354,11 @@ class Loop:
         return self._is_stopped or (self._signals is not None and self._signals.count > 0)
 
     def driver(self, url: str, patience_s: float = settings.PATIENCE_S) -> SyncDriver:
-        """Returns a driver whose calls are not repeated any more once the loop is to end."""
+        """Returns a driver that repeats no call once the loop must end."""
         return SyncDriver(url, patience_s=patience_s, give_up=lambda: self.is_ending)
 
     def run(self, turn: Callable[[], bool]) -> None:
-        """Repeats the turn. Raises what it raises, unless that may pass."""
+        """Repeats the turn. Raises its errors, except those that may pass."""
         while not self.is_ending:
             try:
                 if not turn():

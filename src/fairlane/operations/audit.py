@@ -2,9 +2,9 @@
 
 It compares the unfinished requests with the lanes. Both are lists of names, so the comparison is
 cheap for hundreds of thousands of requests. A request with a token in a lane waits for its turn.
-The others are few: workers hold them, they wait for something else, or their tokens are lost. The
-audit glances only at these, at requests that a worker has held for long, and at a sample of the
-rest, because a request with several tokens may have lost some of them.
+Requests without one are few: workers hold them, they wait for something else, or their tokens are
+lost. The audit glances only at these, at requests that a worker has held for long, and at a sample
+of the rest, because a request with several tokens may have lost some of them.
 """
 
 from __future__ import annotations
@@ -85,9 +85,9 @@ async def remint_lost(
 ) -> int:
     """Mints again the tokens that are in no lane, the most urgent first; returns how many.
 
-    If a worker has just popped the token, that costs one stale token. With `failed`, a request that
-    can't be read is put there with its error, and the others get their tokens. The error of a shard
-    that does not answer is raised last.
+    If a worker has just popped the token, that costs one stale token. If `failed` is given, it gets
+    a request that can't be read with its error, and the others get their tokens. The error of a
+    shard that does not answer is raised last.
     """
     if not suspects:
         return 0
@@ -153,8 +153,8 @@ async def find_lost(
 ) -> tuple[dict[str, list[Suspect]], list[FairlaneError]]:
     """Returns the suspects whose tokens are in no lane, by request; and the errors of reading.
 
-    `delayed` is read first and the lane last: a token moves only in that direction, so a token
-    that is missing in each of them was in none.
+    `delayed` is read first and the lane last, because a token moves only in that direction. So a
+    token that was in neither when it was read is lost.
     """
     asked = [Command(b"ZSCORE", *suspect.place_in_delayed(queue)) for suspect in suspects]
     due = await run_each_or_error(asked)
@@ -165,7 +165,7 @@ async def find_lost(
         here = {one.token.encode(): one for one in waiting if one.lane == lane}
         try:
             named = {one.turn.partition(":")[2] for one in here.values() if one.turn}
-            # Before the lane: a token that cannot be used yet moves from there to the lane.
+            # Turns are read before the lane, because tokens move from turns to the lane.
             present = set(await tokens.read(queue, lane, named)) if named else set[bytes]()
             present |= await _present(keys.lane(queue, lane), here.keys() - present)
         except FairlaneError as error:
@@ -180,7 +180,7 @@ async def find_lost(
 async def still_lost(queue: str, suspects: list[Suspect]) -> dict[str, list[Suspect]]:
     """Returns the suspects whose tokens are in no lane and not in `delayed`, by request.
 
-    Each permit is read again at the end: a worker that had its token has acquired with it by then.
+    Each permit is read again at the end, because a worker that had its token may have acquired.
     """
     lost, errors = await find_lost(queue, suspects)
     if errors:
@@ -196,8 +196,8 @@ async def still_lost(queue: str, suspects: list[Suspect]) -> dict[str, list[Susp
 async def _present(lane: bytes, tokens: set[bytes]) -> set[bytes]:
     """Returns the tokens that are in the lane: by LPOS for a few, by reading all of it for many.
 
-    It reads from the end at which tokens come in, so that no token moves past the reader. But a
-    lease that goes on may put its next token at that end. So it reads twice if some are missing.
+    The lane is read from the end at which tokens come in, so that no token moves past the reader.
+    But a lease that goes on may add its next token there. So if some are missing, it is read again.
     """
     if not tokens:
         return set()
@@ -221,7 +221,7 @@ _CALM_MS = 60_000  # a request for which nothing is due within this time is calm
 
 
 class Audit:
-    """The audits of one queue in turn; each keeps a little for the next."""
+    """Audits one queue repeatedly; each audit keeps a few facts for the next one."""
 
     def __init__(self, queue: str) -> None:
         self._queue = queue
@@ -273,8 +273,8 @@ class Audit:
     def _due(self, absent: set[bytes], now: int) -> list[bytes]:
         """Returns the absent requests for which something may be due, and a few calm ones.
 
-        Thousands of requests may be paused, or open and idle. A calm request that was in a lane
-        since then is not calm any more.
+        Thousands of requests may be paused, or open and idle. A calm request is calm no more when
+        it has been in a lane.
         """
         self._calm = {name: due for name, due in self._calm.items() if name in absent}
         calm = [name for name, due in self._calm.items() if due > now]
@@ -293,7 +293,7 @@ class Audit:
     async def _look_at(self, name: str, *, is_gone: bool) -> None:
         """Checks a request that needs a reap, whose end is not logged, or that is gone.
 
-        An intent whose request does not exist yet has its own time, see look_after.
+        An intent whose request does not exist yet has a grace of its own: see look_after.
         """
         active = keys.active(self._queue)
         score, (seconds, _) = await Batch([Command(b"ZSCORE", active, name), Command(b"TIME")])
@@ -349,8 +349,9 @@ class Audit:
     async def _with_turns(self, shard: int, there: Counter[bytes]) -> list[bytes]:
         """Returns the requests of tokens that name a tenant; adds placeholders that were lost.
 
-        `there`: the placeholders of each lane. A lane without any gets all. In another lane some
-        are popped between the two reads. So it gets only as many as it lacked at the last audit.
+        `there`: the placeholders of each lane. A lane without any gets all that it lacks. In others
+        some may be popped between the two reads. So such a lane gets at most as many as it lacked
+        at the last audit.
         """
         lanes = keys.lanes(self._queue, shard)
         found, needed = list[bytes](), Counter[bytes]()

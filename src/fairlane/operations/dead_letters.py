@@ -201,7 +201,7 @@ def _sub_request(
 async def group_dead(request_id: str, most: int | None = None) -> list[DeadGroup]:
     """Groups a request's dead sub-requests by fingerprint, most first. Raises RequestNotFound.
 
-    With `most`, it reads no further page after so many, the first to die.
+    If `most` is given, no page is read after so many, which died first.
     """
     await page_size(request_id)
     groups: dict[str, DeadGroup] = {}
@@ -317,18 +317,18 @@ def _text(value: bytes) -> str:
 
 
 # ------------------------------------------------------------------ failures
-# How sub-requests of a request or of a queue failed: the dead ones by fingerprint.
+# Groups the failures of a request or of a queue by fingerprint.
 #
-# It costs one call for 1,000 dead sub-requests, without their bodies, up to MOST_GROUPED. Those of
+# One call reads 1,000 dead sub-requests, without their bodies, up to MOST_GROUPED. The failures of
 # a request also count what waits for a retry.
 
 
 MOST_GROUPED = 100_000  # dead sub-requests of one request, or of a queue, that are grouped
-_MAX_EXAMPLES = 5  # requests that are named of a group
+_MAX_EXAMPLES = 5  # requests of a group that are named
 
 
 async def request_errors(request_id: str, most: int = MOST_GROUPED) -> RequestErrors:
-    """Returns the failures of a request; it groups `most` dead ones. Raises RequestNotFound."""
+    """Returns the failures of a request; groups up to `most` dead ones. Raises RequestNotFound."""
     counts = await progress(request_id)
     retries, due_ms = await waiting_retries(request_id)
     groups = await group_dead(request_id, most)
@@ -369,12 +369,12 @@ async def queue_errors(queue: str, most: int = MOST_GROUPED) -> QueueErrors:
 
 
 # ------------------------------------------------------------------ requeue ended
-# Runs dead sub-requests of an ended request again in a new one, each in only one new request.
+# Runs dead sub-requests of an ended request again, each in only one new request.
 #
-# First they are claimed for the new request, in the slot of the ended one. The id of the new
-# request depends on exactly these sub-requests. Then the new request is submitted; last they are
-# dropped. A final claim lasts until the new request has them. So after a crash, the next caller
-# first finishes what was begun, whatever its own choice is.
+# First the sub-requests are claimed for the new request, in the slot of the ended one. The new
+# request's id depends on exactly these sub-requests. Then the new request is submitted, and last
+# its sub-requests are dropped here. A final claim lasts until the new request has them. So after a
+# crash, the next caller first finishes what was begun, whatever its own choice is.
 
 
 _CLAIMS = b"requeue"  # as in lua/v1/lib/dead_letters.lua
@@ -386,7 +386,7 @@ async def requeue_ended(
 ) -> tuple[str, int]:
     """Requeues the choice; returns the id of the new request and how many sub-requests it has.
 
-    If nothing of the choice is left, a repeat returns what the call before it returned. With
+    If nothing of the choice is left, a repeat returns what the call before it returned. If
     `may_miss`, names in the choice may match no dead sub-request. Raises RequestNotFound,
     DeadNotFound, RequestEnded, RequestExists (another caller is submitting the new request).
     """
@@ -422,7 +422,7 @@ async def _begun(stored: dict[str, str], choice: DeadChoice) -> tuple[str, int] 
 
 
 async def _new_id(parent: str, choice: DeadChoice, chosen: ChosenDead) -> str:
-    """Returns an id of no cancelled request; it depends on the choice and the chosen ones."""
+    """Returns an id that no cancelled request has, from the choice and the chosen ones."""
     n = 0
     while True:
         text = f"{parent}\n{_hash_of(choice)}\n{chosen.digest}\n{n}"
@@ -439,7 +439,7 @@ def _hash_of(choice: DeadChoice) -> str:
 
 
 async def _claim_dead(parent: str, new_id: str, choice: DeadChoice, chosen: ChosenDead) -> bool:
-    """Claims all chosen ones, finally; False if another caller has claimed some of them."""
+    """Claims all chosen ones, finally; returns False if another caller has claimed some."""
     count = len(chosen)
     for first in range(0, count, CALL):
         is_last = first + CALL >= count
@@ -459,7 +459,7 @@ async def _claim_dead(parent: str, new_id: str, choice: DeadChoice, chosen: Chos
 
 
 async def _finish(parent: str, stored: dict[str, str], new_id: str) -> None:
-    """Gives a new request all that is claimed for it, and then drops that from the old one."""
+    """Submits all that is claimed for a new request, and then drops it from the old one."""
     chosen = await _claimed(parent, new_id)
     state, is_open, chain = await read(new_id, "state", "open", "chain")
     if state == "cancelling":
@@ -494,7 +494,7 @@ async def _claimed(parent: str, new_id: str) -> ChosenDead:
 
 
 async def _give_back(parent: str, new_id: str, chosen: ChosenDead) -> None:
-    """Frees the claims of a cancelled request on what it did not settle; drops the rest.
+    """Ends a cancelled request's claims: frees what it did not settle, and drops the rest.
 
     The index of a sub-request in the cancelled request is its place among the claims, because
     claims are dropped from the last one on.
@@ -522,11 +522,11 @@ async def _release(parent: str, new_id: str, chosen: ChosenDead, kept: frozenset
 
 async def _submit(parent: str, new_id: str, policy: Policy, bodies: _Bodies) -> None:
     try:
-        # Not withdrawn if Redis is full: sub-requests that have run would run again.
+        # Not withdrawn if Redis is full, because sub-requests that have run would run again.
         await _feed(submit(new_id, policy, takes_back=False), bodies.pull)
     except RequestExists:
         (is_open,) = await read(new_id, "open")
-        if is_open != "0":  # else another caller was quicker with the same
+        if is_open != "0":  # else another caller has submitted the same
             raise RequestExists(
                 f"dead sub-requests of request {parent} are being requeued as {new_id}: "
                 "try again when that is done"
@@ -552,11 +552,11 @@ def _policy_of(parent: str, fields: dict[str, str]) -> Policy:
 
 
 def _kept(fields: dict[str, str]) -> dict[str, Any]:
-    """Returns what the request's hash keeps of other options, as a policy has it."""
+    """Returns the other options in the request's hash, in the form of a policy."""
     found: dict[str, Any] = {}
     for option in OPTIONS:
         text = fields.get(option.name)
-        if text and option.stored == option.name != "after":  # it does not wait once more
+        if text and option.stored == option.name != "after":  # it waits for no others
             found[field_of(option)] = (
                 tuple(text.split(",")) if option.kind == NAMES
                 else int(text) if option.kind in {WHOLE, DURATION}

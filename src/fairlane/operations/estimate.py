@@ -43,13 +43,13 @@ if TYPE_CHECKING:
 
 
 # ------------------------------------------------------------------ facts
-# What the diagnosis of a request reads: the request itself, its queue, those that it waits for.
+# Reads the facts of a diagnosis: the request, its queue, and the requests that it waits for.
 #
 # The cost is bounded: one page of permits, and a few commands.
 
 
 MOST_PERMITS = 1_000  # held permits whose workers are read
-_MOST_OTHERS = 20  # requests that one waits for, and that are read
+_MOST_OTHERS = 20  # of the requests that a request waits for, so many are read
 _OTHER = ("state", "born", "total", "done", "dead")
 
 
@@ -63,15 +63,15 @@ class OtherRequest(NamedTuple):
 
     @property
     def has_ended(self) -> bool:
-        """Returns True if it holds up nothing any more."""
+        """Returns True if this request no longer holds up another one."""
         return not self.state or self.state in ENDED_STATES or self.state == "abandoned"
 
 
 class RequestFacts(NamedTuple):
-    """A request at one moment of its Redis.
+    """The facts of a request at `now_ms`, the time of its server.
 
-    `fresh` sub-requests wait for their first delivery, `retries` for another one; `due` of these
-    may start now, the first of the others at `next_due_ms`. `holders` are at most MOST_PERMITS.
+    `fresh` sub-requests wait for their first delivery, `retries` for another one. Of the retries,
+    `due` may start now; the first is due at `next_due_ms`. `holders` are at most MOST_PERMITS.
     """
 
     progress: Progress
@@ -87,17 +87,17 @@ class RequestFacts(NamedTuple):
     more_others: int
     rates_open_ms: int = 0  # when its rates allow the next start, if they hold it up
     rates: tuple[Rate, ...] = ()
-    feed: str = ""  # what feeds it, as its hash has it
+    feed: str = ""  # the field `feed` of its hash
     circle: tuple[str, ...] = ()  # requests that wait for each other, one of which holds it up
 
     @property
     def is_gate_open(self) -> bool:
-        """Returns True if neither a delay, a rate nor other requests keep it from starting."""
+        """Returns True if no delay, no rate and no other request holds up the start."""
         return (self.progress.opens_ms or 0) <= self.now_ms
 
     @property
     def ready(self) -> int:
-        """Returns how many sub-requests may be delivered now, as lua/v1/lib/permits.lua does."""
+        """Returns how many sub-requests may be delivered now, by lua/v1/lib/permits.lua."""
         return self.fresh + self.due if self.is_gate_open else 0
 
     @property
@@ -186,7 +186,7 @@ async def _rates_open(progress: Progress, rates: Sequence[Rate], now_ms: int) ->
 
 
 async def read_holders(request_id: str, names: list[bytes]) -> list[HeldPermit]:
-    """Returns the holders of these permits; one that was just returned is left out."""
+    """Returns the holders of these permits, except permits that were just returned."""
     if not names:
         return []
     texts = await Command(b"HMGET", keys.permits(request_id), *names)
@@ -210,7 +210,7 @@ async def _others(lives: list[Life]) -> list[OtherRequest]:
             found.append(OtherRequest(life.id, "unreadable", 0, 0))
             continue
         state, born, total, done, dead = parse_fields(_OTHER, row)
-        if born != str(life.born):  # the id has another life, or none
+        if born != str(life.born):  # the id is free, or a later request has it
             state = ""
         found.append(OtherRequest(life.id, state, int(done or 0) + int(dead or 0), int(total or 0)))
     return found
@@ -219,22 +219,22 @@ async def _others(lives: list[Life]) -> list[OtherRequest]:
 # ------------------------------------------------------------------ recent leases
 # Reads which workers hold the permits of a request, and which leases were settled last.
 #
-# A lease that is over left no record but its results: each entry of `out` has the worker, the
-# time, and how long its calls took. So the last entries say which worker held a permit when. The
-# cost is bounded in entries and in bytes, because an entry has the bodies of its results.
+# The only record of a settled lease is its results. Each entry of `out` has the worker, the time,
+# and how long the calls took, so the last entries show which worker held a permit at which time.
+# The cost is bounded in entries and in bytes, because an entry has the bodies of its results.
 
 
 MOST_SETTLED = 256
-MOST_BYTES = 2 << 20  # after so many bytes of results no older entry is read
-_FIRST = 2  # entries of the first page: how large they are is not known yet
+MOST_BYTES = 2 << 20  # of results; after them no older entry is read
+_FIRST = 2  # entries of the first page, because their size is not known yet
 _LEASE_FIELDS = ("state", "born")
 
 
 async def recent_leases(request_id: str, after: str = "") -> RecentLeases:
-    """Returns the leases of a request: those held now, and the last ones that were settled.
+    """Returns the leases of a request that are held now, and those that were settled last.
 
-    Only leases that were settled after the one with the `log_id` `after` are returned. Raises
-    RequestNotFound, InvalidArgument.
+    If `after` is the `log_id` of a settled lease, only later ones are returned with those held.
+    Raises RequestNotFound, InvalidArgument.
     """
     if after and not is_place(after):
         raise InvalidArgument(
@@ -256,7 +256,7 @@ async def recent_leases(request_id: str, after: str = "") -> RecentLeases:
         HeldLease(int(one.k), one.worker, int(one.fence) // 1000, until[one.k], int(one.owed))
         for one in holders
     ]
-    # A lease that was settled after the first read is among those held, too.
+    # Later entries are left out, because their leases are among those held.
     entries, is_whole = await _last_entries(request_id, after, time_ms(time))
     settled = [_settled(entry_id, fields, int(born or 0)) for entry_id, fields in entries]
     held_now = sorted(leases, key=lambda lease: lease.permit)
@@ -270,7 +270,7 @@ def _pairs(row: list[bytes]) -> Iterable[tuple[bytes, bytes]]:
 async def _last_entries(
     request_id: str, after: str, until_ms: int
 ) -> tuple[list[tuple[bytes, list[bytes]]], bool]:
-    """Returns the last entries of `out`, newest first, and whether no older one is left out."""
+    """Returns the last entries of `out`, newest first, and whether these are all."""
     out, end, count, size = keys.results(request_id), b"%d" % until_ms, _FIRST, 0
     start = f"({after}".encode() if after else b"-"
     found: list[tuple[bytes, list[bytes]]] = []
@@ -309,10 +309,10 @@ def _buckets(times_us: Iterable[int]) -> list[tuple[float, int]]:
 
 
 # ------------------------------------------------------------------ place
-# Where the next token of a request is in the lanes, and which requests go before it.
+# Finds the next token of a request in the lanes, and the requests that are ahead of it.
 #
-# Reads the lanes as `fairlane status` does: counts, and the first MOST_READ tokens. A request that
-# is at work may have no token in a lane. So what the workers took last is read, too.
+# Reads the lanes as `fairlane status` does: counts, and the first MOST_READ tokens. A request may
+# be at work without a token in a lane, so the tokens that workers took last are read, too.
 
 
 MOST_WORKERS = 200  # workers whose requests are read
@@ -335,15 +335,15 @@ class Neighbours(NamedTuple):
 
     @property
     def ids(self) -> list[str]:
-        """Returns the requests in their order."""
+        """Returns the requests ahead, then those behind."""
         return list(dict.fromkeys([*(one.token.request_id for one in self.ahead), *self.behind]))
 
 
 async def read_place(queue: str, request_id: str, priority: int) -> Neighbours:
-    """Returns where a request that can start is in its lanes.
+    """Returns the place of a request that can start in the lanes of its queue.
 
-    The lanes of a queue may be spread over shards. Workers take from all of these in turn, so the
-    shard counts in which the fewest tokens are ahead.
+    The lanes of a queue may be spread over shards, and workers take from each shard in turn. So
+    the place is that in the shard with the fewest requests ahead.
     """
     spread = await read_shards(queue)
     waiting = await read_waiting(queue, spread.served)
@@ -401,7 +401,7 @@ def _in_shard(tokens: Sequence[InLane], request_id: str) -> Neighbours | None:
 
 
 def _beyond(lanes: dict[tuple[int, int], int], read: Sequence[InLane], priority: int) -> Neighbours:
-    """Returns the least place of a request whose tokens are behind all those that were read."""
+    """Returns the first possible place of a request if its tokens are behind all that were read."""
     ahead = [one for one in read if one.lane <= priority]
     counts = _by_lane(ahead)
     for (_, lane), count in lanes.items():
@@ -427,8 +427,8 @@ def _ids(tokens: Iterable[InLane]) -> list[str]:
 
 MOST_REQUESTS = 500  # requests ahead of this one that are read
 _FIELDS = ("limit", "priority", "total", "done", "dead", "fresh")
-_SLOW_S, _SLOW = 1.0, 3.0  # a lease is slow after a second and three times the usual call
-_SLICE_S = 0.02  # the time that the work of one token takes at least
+_SLOW_S, _SLOW = 1.0, 3.0  # a lease is slow after 3 usual calls, but not before 1 s
+_SLICE_S = 0.02  # the least time that the work of one token takes
 # Causes that end at an unknown time.
 _OPEN_ENDED = {
     "paused": "a paused request",
@@ -442,7 +442,7 @@ _OPEN_ENDED = {
 
 
 class Rival(NamedTuple):
-    """Another request: how many permits it may use and holds, and what is left of it."""
+    """Another request: its limit, its sub-requests that are left, and its leases."""
 
     limit: int
     priority: int
@@ -451,7 +451,7 @@ class Rival(NamedTuple):
 
 
 class Capacity(NamedTuple):
-    """The live workers: calls that they make concurrently and finish in a second, their leases."""
+    """The live workers: their concurrent calls, the calls that they finish in 1 s, their leases."""
 
     units: int = 0
     per_s: float = 0.0
@@ -464,7 +464,7 @@ class Capacity(NamedTuple):
 
 
 def capacity_of(workers: Sequence[WorkerState]) -> Capacity:
-    """Returns the sum of the live workers; one that has measured nothing counts as the others."""
+    """Returns the sum of the live workers. A worker without a measure counts as their mean."""
     alive = [one for one in workers if one.is_alive]
     units = sum(one.units or 0 for one in alive)
     measured = sum(one.units or 0 for one in alive if one.per_s)
@@ -483,7 +483,7 @@ async def read_rivals(ids: Sequence[str]) -> dict[str, Rival]:
         left = max(0, total - done - dead)
         if limit:
             found[name] = Rival(limit, priority, left, 0)
-            busy += [name] if left > fresh else []  # else no lease has any of it
+            busy += [name] if left > fresh else []  # else it has no lease
     counts = await run_all([Command(b"ZCARD", keys.leases(name)) for name in busy])
     for name, count in zip(busy, counts, strict=True):
         found[name] = found[name]._replace(held=count)
@@ -495,7 +495,7 @@ def _number(text: str) -> int:
 
 
 def urgent_at_work(rivals: dict[str, Rival], near: Neighbours) -> dict[str, Rival]:
-    """Returns the more urgent requests that workers hold; as a rule they have no token ahead."""
+    """Returns the more urgent requests that workers hold, and that have no token ahead."""
     ahead = set(near.ids)
     return {
         name: one
@@ -512,7 +512,7 @@ def estimate(
     rivals: dict[str, Rival],
     queue_rate: Rate | None = None,
 ) -> Estimate:
-    """Returns when the request starts and ends; see Estimate for what is None."""
+    """Returns when the request starts and ends. Estimate says what None means."""
     rates = [*facts.rates, *([queue_rate] if queue_rate is not None else [])]
     for cause in causes:
         if cause.kind in _OPEN_ENDED or (cause.kind == "queue" and not cause.until_ms):
@@ -546,19 +546,20 @@ def estimate(
 
 
 def _oldest_s(facts: RequestFacts) -> float:
-    """Returns how long the oldest lease has been held: a fence is the time of its acquire in us."""
+    """Returns the age of the oldest lease, whose fence is the time in us when it was acquired."""
     return max([0.0, *(facts.now_ms / 1e3 - int(one.fence) / 1e6 for one in facts.holders)])
 
 
 def _wait_s(near: Neighbours, capacity: Capacity, rivals: dict[str, Rival]) -> float:
     """Returns how long it takes until a worker takes the request's next token.
 
-    If the more urgent requests may use every unit, their work comes first. Else a unit is left.
+    If more urgent requests may use every unit, their work comes first. Else a unit is left for
+    this lane.
     """
     lanes = {one.token.request_id: one.lane for one in near.ahead}
     urgent = [name for name, lane in lanes.items() if lane < near.lane]
     known = [rivals[name] for name in urgent if name in rivals]
-    share = len(urgent) / len(known) if known else 0.0  # those that were not read are like these
+    share = len(urgent) / len(known) if known else 0.0  # unread requests count like these
     at_work = urgent_at_work(rivals, near).values()
     used = share * sum(min(one.limit, one.left) for one in known)
     used += sum(min(one.limit, one.left) for one in at_work)
@@ -566,9 +567,9 @@ def _wait_s(near: Neighbours, capacity: Capacity, rivals: dict[str, Rival]) -> f
     if used >= capacity.units:
         work = share * sum(one.left for one in known) + sum(one.left for one in at_work)
     same = sum(count for lane, count in near.place.ahead.items() if lane == near.lane)
-    same += capacity.are_busy  # a unit is free when one call of its slice ends
+    same += capacity.are_busy  # if all units are busy, a call must end first
     if not near.place.is_exact:
-        work += max(0, near.place.place - 1 - len(near.ahead))  # at least one for each token
+        work += max(0, near.place.place - 1 - len(near.ahead))  # a token has at least one call
     a_token_s = max(1 / capacity.per_s, _SLICE_S / max(1, capacity.units))
     return work / capacity.per_s + same * a_token_s
 
@@ -580,7 +581,7 @@ def _work_s(
     rivals: dict[str, Rival],
     rates: Sequence[Rate],
 ) -> float:
-    """Returns how long the request takes from its start, beside the other requests of its lane."""
+    """Returns how long the request takes from its start, if its lane shares the workers."""
     progress = facts.progress
     unit_per_s = capacity.per_s / max(1, capacity.units)
     own_per_s = min(capacity.per_s, unit_per_s * progress.limit)
@@ -596,11 +597,11 @@ def _work_s(
 
 
 # ------------------------------------------------------------------ demand
-# How much work of a queue could start now if there were workers: a signal for autoscaling.
+# Counts how many leases could start now if there were workers: a signal for autoscaling.
 #
-# It is counted from the requests themselves, so stale and lost tokens do not matter. It walks over
-# all unfinished requests, 1,000 in a part: one HMGET for each, and one or two counts for each that
-# is at work or waits for a retry. What many ask for shares one walk (live.py).
+# The requests themselves are counted, so stale and lost tokens do not matter. A walk reads all
+# unfinished requests, 1,000 in a part. Each costs one HMGET, and one or two counts if it is at work
+# or waits for a retry. Concurrent callers share one walk (live.py).
 
 
 _PART = 1_000  # entries of `active` that one call reads
@@ -622,7 +623,7 @@ OpenFields = tuple[str, dict[str, str], int]  # a request, its FIELDS, and its l
 
 
 class _Open(NamedTuple):
-    """A request that may start more: its free permits, and its sub-requests without an attempt."""
+    """A request that may start more: its free permits, and its sub-requests not yet delivered."""
 
     id: str
     room: int
@@ -653,7 +654,7 @@ async def demand(queue: str) -> Demand:
 
 
 def bounded(more: int, rate: Rate | None) -> int:
-    """Returns the demand that the rate of the queue leaves, None = it has none."""
+    """Returns the part of a demand that the queue's rate lets start; None = no rate."""
     return more if rate is None else min(more, rate.width)
 
 
@@ -693,9 +694,9 @@ async def more_of(requests: Sequence[OpenFields], now_ms: int) -> int:
 
 
 def _open_lanes(name: str, fields: dict[str, str], held: int, now_ms: int) -> _Open | None:
-    """Returns what a request may start, as lua/v1/lib/permits.lua does; None if that is nothing.
+    """Returns what a request may start by the rule of lua/v1/lib/permits.lua; None = nothing.
 
-    A request with a rate has only as many tokens on their way as may start in a short time.
+    If a request has a rate, it has only as many tokens as may start in a short time.
     """
 
     def number(field: str) -> int:

@@ -48,21 +48,21 @@ if TYPE_CHECKING:
 
 
 # ------------------------------------------------------------------ cursor
-# Where a page ended, as text: the next call continues there.
+# A cursor is a text that says where a page ended. The next call continues there.
 
 
-_DIGITS = 20  # of a number of 64 bits
-_SHOWN_MOST = 60  # characters of a refused cursor
+_DIGITS = 20  # of the greatest number of 64 bits
+_SHOWN_MOST = 60  # characters of a refused cursor that an error shows
 
 
 def write_cursor(owner: str, *parts: Any) -> str:
-    """Returns a cursor; `owner` is what the pages are of, as `queue req`."""
+    """Returns a cursor. `owner` names what is listed, for example `queue req`."""
     text = json.dumps([owner, *parts], separators=(",", ":"))
     return base64.urlsafe_b64encode(text.encode()).decode().rstrip("=")
 
 
 def read_cursor(cursor: str, owner: str) -> list[Any]:
-    """Returns the parts of a cursor. Raises InvalidArgument for one of another owner."""
+    """Returns the parts of a cursor. Raises InvalidArgument if its owner differs."""
     parts = _decoded(cursor)
     if not isinstance(parts, list) or not parts or not isinstance(parts[0], str):
         raise invalid_cursor(cursor)
@@ -80,7 +80,7 @@ def is_number(text: str) -> bool:
 
 
 def invalid_cursor(cursor: object) -> InvalidArgument:
-    """Returns the error for a text that no page ended with."""
+    """Returns the error for a text that is no page's cursor."""
     return InvalidArgument(
         f"cursor {_short(cursor)} is not valid: give the one that the page before ended with"
     )
@@ -104,7 +104,7 @@ def _short(cursor: object) -> str:
 
 _PREFIX = re.compile(r"[A-Za-z0-9_.:-]{0,128}")
 
-_OLDEST_S = 10**12  # more is no age
+_OLDEST_S = 10**12  # a greater age is refused
 _NAMES = RequestFilters.__optional_keys__
 
 
@@ -122,11 +122,11 @@ class RequestFilter:
 
     @property
     def reads_labels(self) -> bool:
-        """Returns True if tags or the tenant decide, which only the request's hash has."""
+        """Returns True if it filters by tags or tenant, which only a request's hash has."""
         return bool(self.tags or self.tenants)
 
     def accepts_labels(self, tags: str, tenant: str) -> bool:
-        """Returns True if a request with these tags, with commas between them, is listed."""
+        """Returns True if a request with these tags (`a,b`) and this tenant is listed."""
         return self.tags.issubset(tags.split(",")) and (not self.tenants or tenant in self.tenants)
 
     def wants_any(self, states: tuple[str, ...]) -> bool:
@@ -197,23 +197,23 @@ def _states_of(word: object) -> tuple[str, ...]:
 def _age_ms(name: str, seconds: object) -> int | None:
     if seconds is None:
         return None
-    found = ms_of(name, seconds)  # type: ignore[arg-type]  # it checks
+    found = ms_of(name, seconds)  # type: ignore[arg-type]  # ms_of checks it
     if not 0 <= found <= _OLDEST_S * 1000:
         raise InvalidArgument(f"{name} {seconds!r} is not valid: 0 to {_OLDEST_S:,} s is expected")
     return found
 
 
 # ------------------------------------------------------------------ requests
-# The requests of a queue in bounded pages: first unfinished ones, then ended ones.
+# Lists the requests of a queue in bounded pages: first unfinished ones, then ended ones.
 #
-# The most urgent of the unfinished ones comes first. The ended ones come from the completion log,
-# the newest first. A page reads at most MOST_READ tokens and MOST_READ entries of `active` and of
-# the log; each unfinished request among them costs one HMGET, 100 in a round trip. So a page may
-# be empty, and yet another one may follow.
+# Unfinished requests are listed by urgency. Ended ones come from the completion log, newest first.
+# A page reads at most MOST_READ tokens, and MOST_READ entries of `active` and of the log. Each
+# unfinished request among these costs one HMGET, 100 in a round trip. Because its reads are
+# bounded, a page may be empty although another one follows.
 #
-# In a queue with more than MOST_READ unfinished requests, the first part has the most urgent ones.
-# The next parts walk over all unfinished requests, also those of the first, and each part is
-# sorted on its own. Any other order also sorts within one part, which may be a whole section.
+# If a queue has more than MOST_READ unfinished requests, the first part lists the most urgent ones.
+# Later parts walk over all unfinished requests, so they list the first ones again. Each part is
+# sorted on its own. In a smaller queue, one part has all unfinished requests.
 
 
 MOST_LISTED = 1_000  # requests of one page
@@ -221,14 +221,14 @@ _PART = 1_000  # entries of `active`, or of the log, that one call reads
 _CLOCKS_MS = 60_000  # how far the clocks of two nodes of a cluster may be apart
 _URGENT, _WALK, _ENDED = "urgent", "walk", "ended"
 _LABELS = ("born", "tags", "tenant")
-_BEFORE_ALL = (-(1 << 62), 0, 0, "")  # sorted before each request
+_BEFORE_ALL = (-(1 << 62), 0, 0, "")  # sorts before every request
 
 
 class _Place(NamedTuple):
-    """A section of the list, the ZSCAN cursor in `active`, and what was listed last.
+    """A place in the list: its section, the ZSCAN cursor in `active`, and the key listed last.
 
-    `log_id` is the entry behind which the list goes on. In the middle of a sorted part of the log
-    it is the first entry of that part.
+    `log_id` is the entry of the log after which the list goes on. In the middle of a sorted part,
+    `log_id` is the first entry of that part.
     """
 
     section: str
@@ -238,7 +238,7 @@ class _Place(NamedTuple):
 
 
 class _Part(NamedTuple):
-    """What one part of the list gave, where the next one begins, and how much it cost."""
+    """A part of the list: its requests, where the next part begins, and how many rows it read."""
 
     found: list[RequestCounts]
     next: _Place | None
@@ -246,7 +246,7 @@ class _Part(NamedTuple):
 
 
 class _Search(NamedTuple):
-    """What is searched, and when."""
+    """The filters and the order of one page, and the server's time."""
 
     queue: str
     wanted: RequestFilter
@@ -261,19 +261,19 @@ class _Search(NamedTuple):
         )
 
     def accepts_ended(self, one: Completion) -> bool:
-        """Returns True if this ended request is listed, whatever its tags and tenant are."""
+        """Returns True if all filters except tags and tenant accept this ended request."""
         return self.wanted.accepts(one.id, one.state, one.priority, one.submitted_ms, self.now_ms)
 
     @property
     def behind_running(self) -> _Place | None:
-        """Returns where the list goes on behind the last unfinished request."""
+        """Returns the place behind all unfinished requests; None if the list ends there."""
         return _Place(_ENDED) if self.wanted.wants_any(ENDED) else None
 
 
 async def list_requests(
     queue: str, wanted: RequestFilter, limit: int = 100, after: str | None = None, sort: str = ""
 ) -> RequestPage:
-    """Returns the page behind `after` (None = the first), at most `limit` (1 to 1,000) requests.
+    """Returns at most `limit` (1 to 1,000) requests behind the cursor `after` (None = the first).
 
     Raises InvalidArgument for a limit, an order or a cursor that is not valid.
     """
@@ -325,7 +325,7 @@ def check_page(limit: object) -> None:
 
 
 async def _urgent(search: _Search, place: _Place, room: int) -> _Part:
-    """Lists the most urgent requests; all unfinished ones, unless there are very many."""
+    """Lists the most urgent requests. In a small queue these are all unfinished ones."""
     most = backlog.MOST_READ if search.is_small else backlog.MOST_READ // 2
     spread = await read_shards(search.queue)
     tokens = await backlog.read_waiting(search.queue, spread.served, most)
@@ -348,7 +348,7 @@ async def _walk(search: _Search, place: _Place, room: int) -> _Part:
 async def _chosen(
     search: _Search, rows: list[Unfinished], place: _Place, room: int, behind: _Place | None
 ) -> _Part:
-    """Returns the listed ones of `rows`; `behind` is where the list goes on when all are listed."""
+    """Returns the part with those of `rows` that are wanted; if all fit, `behind` is next."""
     key = search.order.key
     listed = [row for row in rows if key(row) > place.behind and search.accepts(row)]
     listed.sort(key=key)
@@ -359,7 +359,7 @@ async def _chosen(
 
 
 async def _ended(search: _Search, place: _Place, room: int) -> _Part:
-    """Lists the requests of one part of the completion log, the newest first or in the order."""
+    """Lists the requests of one part of the completion log, newest first or by `sort`."""
     entries = await _log_part(search, place)
     ended = [completion(search.queue, *entry) for entry in entries]
     end = None if len(entries) < _PART else _Place(_ENDED, log_id=ended[-1].log_id)
@@ -372,7 +372,7 @@ async def _ended(search: _Search, place: _Place, room: int) -> _Part:
     found: list[Completion] = []
     for at, one in enumerate(rows):
         if len(found) == room:
-            # The next one is for the next page, which begins behind the last one that was examined.
+            # The next page begins behind the last row that was examined.
             last = rows[at - 1]
             end = _Place(_ENDED, log_id=last.log_id)
             if search.order.sort:
@@ -399,18 +399,18 @@ def _log_part(search: _Search, place: _Place) -> Command:
 
 
 async def _labels(ended: list[Completion]) -> dict[str, tuple[str, str]]:
-    """Returns the tags and the tenant of those endings whose requests are still kept."""
+    """Returns log_id -> tags and tenant, for the ended requests that are still kept."""
     replies = await run_all([hmget(one.id, *_LABELS) for one in ended])
     found = {}
     for one, reply in zip(ended, replies, strict=True):
         born, tags, tenant = parse_fields(_LABELS, reply)
-        if born == str(one.submitted_ms):  # else another life has the id
+        if born == str(one.submitted_ms):  # else a later request has this id
             found[one.log_id] = tags, tenant
     return found
 
 
 def _row(one: Completion, tags: str = "", tenant: str = "") -> Completion:
-    """Returns an ended request as a list shows it, with the labels that it had."""
+    """Returns the row of an ended request, with its tags and its tenant."""
     return replace(one, tags=tuple(filter(None, tags.split(","))), tenant=tenant or None)
 
 
@@ -445,18 +445,18 @@ def _read_place(cursor: str, queue: str, sort: str) -> _Place:
 
 
 # ------------------------------------------------------------------ urgent
-# Unfinished requests in an order: by urgency for `status`, by that or by a choice for `list`.
+# Sorts unfinished requests: by urgency for `status`, by urgency or `sort` for `list`.
 
 
 SORTS = ("priority", "submitted", "waiting", "state")
 _FIELDS = ("state", "queue", "priority", "born", "fresh", "tags", "tenant")
 _STATES = (*RUNNING, *ENDED)
 
-OrderKey = tuple[int, int, int, str]  # what is sorted by; priority; when it was submitted; its id
+OrderKey = tuple[int, int, int, str]  # the value of `sort`, the priority, submitted_ms, the id
 
 
 class Unfinished(NamedTuple):
-    """An unfinished request; these tuples are ordered by urgency."""
+    """An unfinished request. Its first fields sort such tuples by urgency."""
 
     priority: int
     submitted_ms: int
@@ -468,9 +468,9 @@ class Unfinished(NamedTuple):
 
 
 class Order(NamedTuple):
-    """What a list is sorted by: one of SORTS, with - in front if it falls; "" = by urgency.
+    """The order of a list: one of SORTS, with - in front if descending; "" = by urgency.
 
-    Equals are sorted by priority, then by age.
+    Equal requests are sorted by priority, then by age.
     """
 
     sort: str = ""
@@ -486,7 +486,7 @@ class Order(NamedTuple):
         return cls(str(sort))
 
     def key(self, one: Unfinished | Completion) -> OrderKey:
-        """Returns what a request is sorted by."""
+        """Returns the sort key of a request."""
         name = self.sort.removeprefix("-")
         first = 0
         if name == "state":
@@ -502,7 +502,7 @@ class Order(NamedTuple):
 async def most_urgent(queue: str, waiting: Waiting, names: Iterable[bytes]) -> list[Unfinished]:
     """Returns the unfinished requests among these tokens and entries of `active`.
 
-    The most urgent comes first. It costs one HMGET a request, 100 in a round trip.
+    The most urgent comes first. Each request costs one HMGET, 100 in a round trip.
     """
     listed = [name.decode("utf-8", "replace") for name in names]
     ids = list(dict.fromkeys([*waiting.request_ids(), *listed]))
@@ -512,7 +512,7 @@ async def most_urgent(queue: str, waiting: Waiting, names: Iterable[bytes]) -> l
 async def unfinished(queue: str, ids: Sequence[str], unretired: frozenset[str]) -> list[Unfinished]:
     """Returns the requests of this queue among `ids`, the most urgent first.
 
-    Ended ones are left out, unless they are `unretired`: still in `active`.
+    Ended requests are left out, unless they are `unretired`, that is still in `active`.
     """
     found = []
     replies = await run_all([hmget(name, *_FIELDS) for name in ids])
@@ -531,7 +531,7 @@ async def read_counts(rows: Iterable[Unfinished]) -> list[RequestCounts]:
     hashes = await run_all([Command(b"HGETALL", keys.request_hash(name)) for name in ids])
     counts = (counts_of(name, reply, 0) for name, reply in zip(ids, hashes, strict=True))
     found = [one for one in counts if one is not None]
-    # While all that is left waits for its first delivery, no lease has any.
+    # If all that is left waits for its first delivery, the request has no lease.
     busy = [one.id for one in found if one.state != "active" or one.left > one.waiting]
     replies = await run_all([Command(b"ZCARD", keys.leases(name)) for name in busy])
     held = dict(zip(busy, replies, strict=True))
@@ -539,7 +539,7 @@ async def read_counts(rows: Iterable[Unfinished]) -> list[RequestCounts]:
 
 
 # ------------------------------------------------------------------ workers
-# The workers of a queue: where each one runs, since when, its last beat, and what it holds.
+# Lists the workers of a queue: where and since when each runs, its last beat, what it holds.
 #
 # A page costs one HMGET a worker, 100 in a round trip.
 
@@ -576,7 +576,7 @@ def _state(name: str, beat_ms: int, record: list[bytes | None], now_ms: int) -> 
     leases, pace = _LEASES.match(holds), read_pace(holds)
     return WorkerState(
         id=name,
-        # worker/health_port.py: the name, then what is unique
+        # the host's name, then a unique part: see worker/health_port.py
         host=host.partition(" ")[0] or None,
         pid=_number(pid) or None,
         started_ms=_number(started) or None,

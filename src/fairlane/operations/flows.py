@@ -73,7 +73,7 @@ STOP, CONTINUE = "stop", "continue"
 LEAST_RETAIN_S = 3600  # of results that another step reads
 _MAX_TAGS = BY_NAME["tags"].most
 _NEVER = tuple(option.name for option in OPTIONS if "step" not in option.where.split())
-_LONGEST_NAME = 100  # a key has the number of a step, too
+_LONGEST_NAME = 100  # a key adds the number of a step
 
 
 class PlannedStep(NamedTuple):
@@ -88,10 +88,10 @@ class Step:
     """One step: its name, its queue ("" = that of the flow), and the options of its request.
 
     `on_dead` is "stop", "continue", or the compensating step that gets the dead bodies. `sources`
-    are the steps that it follows. `wrap` is written around each result that it gets. `gathers` is
-    how many results of its only source make its body; 0 = each makes one. `chosen` is the most
-    children that one result of its parent may choose; 0 = it is given each result. A branch gets
-    the results that name it, and the `default` one also those that name no step.
+    are the steps that this one follows. `wrap` is written around each of their results. `gathers`:
+    so many results of the only source make one body; 0 = each makes one. `chosen`: how many
+    children a result of the parent may choose; 0 = each child gets every result. A branch gets the
+    results that name it. The `default` branch also gets those that name no step.
     """
 
     name: str
@@ -109,7 +109,7 @@ class Step:
 
     @property
     def is_one_of_several(self) -> bool:
-        """Returns True for a child or a branch: steps beside it have the same source."""
+        """Returns True for a child or a branch, because its siblings have the same source."""
         return self.is_child or self.is_branch
 
 
@@ -129,7 +129,7 @@ class Child:
         self._queue, self._on_dead = queue, on_dead
 
     def step(self, queue: str, on_dead: str, options: Mapping[str, Any]) -> Step:
-        """Returns the step, with what all children of the call have as defaults."""
+        """Returns the step; its own options replace these, which are for all children."""
         return Step(
             self.name,
             queue if self._queue is None else self._queue,
@@ -156,8 +156,8 @@ def as_child(given: str | Child) -> Child:
 class Branch:
     """A branch of a step, with options of its own, and with steps that follow in it.
 
-    `.branches("a", Branch("b", limit=2).step("c"))`. Each method returns another branch, and means
-    what it means in `Flow`.
+    `.branches("a", Branch("b", limit=2).step("c"))`. Each method returns a new branch, and does
+    what it does in `Flow`.
     """
 
     def __init__(
@@ -225,12 +225,12 @@ class Branch:
         return made
 
     def first(self, queue: str, on_dead: str, options: Mapping[str, Any]) -> Step:
-        """Returns its first step, with what all branches of the call have as defaults."""
+        """Returns the first step; its own options replace these, which are for all branches."""
         step = self._first.step(queue, on_dead, options)
         return replace(step, is_child=False, is_branch=True)
 
     def continued(self, flow: Flow) -> Flow:
-        """Returns a flow that ends with the first step, with the steps that follow in it."""
+        """Returns `flow`, which ends with the first step, with the branch's other steps."""
         for later in self._later:
             flow = later(flow)
         return flow
@@ -286,8 +286,8 @@ def check_flow_name(kind: str, name: str) -> None:
 
 
 MAX_STEPS = 50
-MAX_CHILDREN = 20  # of one step; lua/v1/lib/flows.lua has the number
-MAX_GATHERED = 100  # results of one body; lua/v1/lib/flows.lua has the number
+MAX_CHILDREN = 20  # of one step; the same as in lua/v1/lib/flows.lua
+MAX_GATHERED = 100  # results of one body; the same as in lua/v1/lib/flows.lua
 FLOW_TAG = "flow"  # the first step of each flow has this tag, and flow:<name>
 
 
@@ -295,7 +295,7 @@ FLOW_TAG = "flow"  # the first step of each flow has this tag, and flow:<name>
 class Flow:
     """Steps that follow each other: `Flow("access").step("check", limit=8).step("notify")`.
 
-    Each method returns another flow with one step more, so a flow may be kept and submitted often.
+    Each method returns a new flow with one step more, so a flow may be kept and submitted often.
     """
 
     name: str
@@ -319,19 +319,19 @@ class Flow:
         gathers: int = 0,
         **options: Unpack[StepOptions],
     ) -> Flow:
-        """Returns this flow with a step at its end: it gets the results of the step before it.
+        """Returns this flow with a step at its end, which gets the results of the step before.
 
-        After `children` it joins them: for each result of their parent it gets one body, a JSON
-        array of the results in the order of the children, each as text, or as {"base64": ...} if it
-        is no UTF-8, or null if that child is dead or has returned None. After `branches` it merges
-        them: each result of each of them is a body.
+        After `children` the step joins them. For each result of their parent it gets one body: a
+        JSON array of the children's results, in the order of the children. A result is text,
+        {"base64": ...} if it is no UTF-8, or null if the child is dead or returned None. After
+        `branches` the step merges them: each result of each branch is a body.
 
-        Workers of `queue` run it; "" = the queue to which the flow is submitted. A dead sub-request
-        is left out, or cancels the flow ("stop"), or `on_dead` names the compensating step that
-        gets its body. `options` are those of submit_request, for this step: priority, limit, and so
-        on. `wrap` is what is written around each result. With `gathers` so many results of the step
-        before it, which are neighbours there, make one body; if some are left over at the end, the
-        flow is cancelled. Raises InvalidArgument, TypeError.
+        Workers of `queue` run the step; "" = the queue to which the flow is submitted. `on_dead` is
+        "continue" (dead sub-requests are left out), "stop" (one cancels the flow), or the
+        compensating step that gets their bodies. `options` are those of submit_request: priority,
+        limit, and so on. `wrap` is written around each result. `gathers` neighbouring results make
+        one body; if some are left over at the end, the flow is cancelled. Raises InvalidArgument,
+        TypeError.
         """
         where = f"step {name} of flow {self.name}"
         check_whole(f"{where}: gathers", gathers, 0, MAX_GATHERED)
@@ -352,16 +352,16 @@ class Flow:
         on_dead: str = CONTINUE,
         **options: Unpack[StepOptions],
     ) -> Flow:
-        """Returns this flow with the children of its last step: each gets every result of it.
+        """Returns this flow with children of its last step; each child gets all its results.
 
         They run concurrently: `.children("discord", Child("twitter", limit=2), attempts=3)`. The
-        keywords are defaults of all of them, and mean what they mean in `step`, which joins them if
-        it follows.
+        keywords are defaults for all children, and mean the same as in `step`. If a `step` follows,
+        it joins the children.
 
-        With `chosen`, which is at most 100, each result chooses up to so many children of its own:
-        the handler returns a `Fan`. A step must follow, which gets one body for each result: the
-        JSON array of what became of its children, in their order. A result that is no Fan has no
-        children, and its body is `[]`. Raises InvalidArgument, TypeError.
+        If `chosen` is given (at most 100), each result chooses up to so many children: the handler
+        returns a `Fan`. Then a step must follow, which gets one body for each result: the JSON
+        array of its children's results, in their order. If a result is no Fan, it has no children,
+        and the body is `[]`. Raises InvalidArgument, TypeError.
         """
         where = f"children of flow {self.name}"
         check_whole(f"{where}: chosen", chosen, 0, MAX_CHOSEN)
@@ -384,13 +384,13 @@ class Flow:
         on_dead: str = CONTINUE,
         **options: Unpack[StepOptions],
     ) -> Flow:
-        """Returns this flow with the branches of its last step, whose results name one of them.
+        """Returns this flow with branches of its last step; each result names one branch.
 
         The handler of that step returns `Next("check", body)`, and the step `check` gets the body:
         `.branches("check", "reject", Branch("audit", limit=2).step("file"))`. Any other result goes
         to the branch `default`, or ends there if that is "" or None. The keywords are defaults of
-        the first step of each branch. A `step` that follows gets what all branches end with. Raises
-        InvalidArgument, TypeError.
+        the first step of each branch. If a `step` follows, it gets the last results of all
+        branches. Raises InvalidArgument, TypeError.
         """
         where = f"branches of flow {self.name}"
         if not branches:
@@ -418,8 +418,8 @@ class Flow:
     def compensate(self, name: str, *, queue: str = "", **options: Unpack[StepOptions]) -> Flow:
         """Returns this flow with a compensating step, which another step names in `on_dead`.
 
-        It gets the bodies of that step's dead sub-requests after that step's end, and nothing
-        follows it. Raises the same as `step`.
+        After that step's end the compensating step gets the bodies of its dead sub-requests.
+        Nothing follows a compensating step. Raises what `step` raises.
         """
         return self._with(Step(name, queue, CONTINUE, options, is_compensating=True))
 
@@ -483,7 +483,7 @@ class Flow:
             )
         self._check_compensations()
         self._check_followed()
-        # A compensating step is behind the others: so the first step is always number 1.
+        # Compensating steps come last, so the first step is always number 1.
         ordered = [*line, *(one for one in self.steps if one.is_compensating)]
         ids = {one.name: request_of(run, number) for number, one in enumerate(ordered, 1)}
         tags = property_tags(properties)
@@ -553,7 +553,7 @@ class Flow:
         return followed or one.on_dead not in {STOP, CONTINUE}
 
     def _check_followed(self) -> None:
-        """Raises InvalidArgument for options without effect, or too small, for their step."""
+        """Raises InvalidArgument if an option has no effect or is too small in its step."""
         for one in self.steps:
             where = f"step {one.name} of flow {self.name}"
             if self._is_read(one):
@@ -595,7 +595,7 @@ class Flow:
 
 
 def checked_flow(flow: Flow) -> Flow:
-    """Returns `flow`. Raises InvalidArgument for what is no Flow."""
+    """Returns `flow`. Raises InvalidArgument if it is no Flow."""
     given: object = flow
     if not isinstance(given, Flow):
         raise InvalidArgument(f"flow is {type_of(given)}: a Flow is expected")
@@ -616,20 +616,19 @@ def property_tags(properties: Mapping[str, object]) -> tuple[str, ...]:
 
 
 # ------------------------------------------------------------------ submit
-# Submits a flow: its later steps are begun first, open and empty; then the first step is sent.
+# Submits a flow: begins its later steps, open and empty, and then sends the first step.
 #
-# So a reader of the first step finds the others. At the end the producer gives each of them a
-# cursor: if a step that feeds it vanishes from then on, a leader stops the flow at its next look.
-# If the producer dies before, nothing feeds the open ones, and a leader gives them up after an
-# hour.
+# So a reader of the first step finds the others. At the end the producer gives each later step a
+# cursor. If a source of a step with a cursor vanishes, a leader stops the flow at its next look. If
+# the producer dies before, nothing feeds the open steps, and a leader gives them up after an hour.
 
 
 async def submit_flow(steps: Sequence[PlannedStep], max_wait: Duration = 0.0) -> int:
     """Submits the caller's chunks to the first step; returns how many sub-requests it has.
 
-    Repeatable with the same id, flow, properties and content. Raises what `submit` raises: nothing
-    is left then, unless another producer of the id submitted the flow. Raises RequestEnded, and
-    cancels the flow, if a later step was given up before the first one was there.
+    The call may be repeated with the same id, flow, properties and content. Raises what `submit`
+    raises, and leaves nothing then, unless another producer submitted the flow with this id. If a
+    later step was given up before the first one was there, cancels the flow, raises RequestEnded.
     """
     first, *later = steps
     await _refuse_another(first)
@@ -639,7 +638,7 @@ async def submit_flow(steps: Sequence[PlannedStep], max_wait: Duration = 0.0) ->
             opened = await open_request(step.id, step.policy, [], max_wait, settings.FED_OPEN_MS)
             begun.append(opened)
         total = await submit(first.id, first.policy, max_wait)
-    except (GeneratorExit, RedisUnreachable):  # a repeat goes on, or they are given up
+    except (GeneratorExit, RedisUnreachable):  # a repeat goes on, or a leader gives up the steps
         raise
     except BaseException as error:
         with suppress(FairlaneError):  # the caller's own error is the one to raise
@@ -653,7 +652,7 @@ async def submit_flow(steps: Sequence[PlannedStep], max_wait: Duration = 0.0) ->
 
 
 async def _refuse_another(first: PlannedStep) -> None:
-    """Raises RequestExists if the id is that of another flow: else a later step could be left."""
+    """Raises RequestExists if another flow has the id, because its later steps could be left."""
     state, text = await read(first.id, "state", "flow")
     if state not in {"", "abandoned"} and text != first.policy.flow:
         raise RequestExists(
@@ -679,7 +678,7 @@ async def _check_begun(first: PlannedStep, later: Sequence[PlannedStep]) -> None
 
 
 async def _look_soon(step: PlannedStep) -> None:
-    """Lets the leader look at a step now; an intent would be looked at only after its grace."""
+    """Lets the leader look at a step now, because it looks at an intent only after a grace."""
     active = keys.active(step.policy.queue)
     score, time = await Batch([Command(b"ZSCORE", active, step.id), Command(b"TIME")])
     now = time_ms(time)
@@ -763,7 +762,7 @@ async def wait_for_flow(run: str, clock: Callable[[], float], timeout_s: float |
 
 
 async def last_step(run: str) -> str:
-    """Returns the request of the last step that compensates nothing.
+    """Returns the request of the last step, apart from compensating steps.
 
     Raises RequestNotFound, and InvalidArgument if a flow ends with several children or branches.
     """
@@ -788,7 +787,7 @@ async def last_step(run: str) -> str:
 
 
 async def cancel_run(run: str, reason: str) -> None:
-    """Cancels the steps of a run; a compensating one ends after its source. RequestNotFound."""
+    """Cancels a run's steps; a compensating one ends after its source. Raises RequestNotFound."""
     place = await place_of(run)
     await cancel_flow(run, place.steps, reason)
 
@@ -798,8 +797,8 @@ async def find_flows(
 ) -> list[tuple[str, str]]:
     """Returns the runs with all these properties that began in this queue: (id, first state).
 
-    Unfinished ones come first, and at most `limit` (1 to 1,000). It reads 20 pages of the queue, so
-    in a queue of many thousand requests some may be missing. Raises InvalidArgument.
+    Returns at most `limit` (1 to 1,000), unfinished runs first. Only 20 pages of the queue are
+    read, so some runs may be missing among many thousand requests. Raises InvalidArgument.
     """
     check_whole("most", limit, 1, MOST_LISTED)
     found: dict[str, str] = {}
@@ -814,7 +813,7 @@ async def find_flows(
 
 
 class FlowPage(NamedTuple):
-    """Runs with the states of their first steps; `after` continues behind them, None at the end."""
+    """Runs with the states of their first steps; `after` is the next cursor, None at the end."""
 
     runs: dict[str, str]
     after: str | None
@@ -825,7 +824,7 @@ async def flow_page(
 ) -> FlowPage:
     """Returns the runs with all these properties in one page of the queue's requests.
 
-    So it may have none, and yet another one may follow. Raises InvalidArgument.
+    So the page may be empty although another one follows. Raises InvalidArgument.
     """
     check_page(limit)
     tags = [f"{FLOW_TAG}:{flow}" if flow else FLOW_TAG, *property_tags(properties)]

@@ -1,13 +1,13 @@
-"""Hands what earlier steps have finished over to the next one, while all of them run.
+"""Hands the results of a flow's earlier steps over to the next step, while all of them run.
 
-The next step is an open request. Its cursor, the last entry of each earlier step that it has, is in
-its own hash, and the script that adds the bodies moves it by compare-and-set. So a hand-over may be
-cut off at any step, and two leaders may do it concurrently. When the earlier steps have ended and
-all of it is handed over, the next one is sealed: then it ends like any other request.
+The next step is an open request. Its hash has a cursor: the last entry that it got from each
+earlier step, its sources. The script that adds bodies also moves the cursor, by compare-and-set. So
+a hand-over may be interrupted anywhere, and two leaders may do it concurrently. When the sources
+have ended and all is handed over, the next step is sealed. Then it ends like any other request.
 
-A failover of an earlier step may take back results that were handed over. Their sub-requests run
-again, and their new results may be before the cursor or after it. So the next step also has a bit
-for each index that it has, and what is missing at the end is looked for from the beginning.
+A failover of a source may take back results that were handed over. Their sub-requests run again,
+and the new results may be before the cursor or after it. So the next step keeps a bit for each
+index that it got. If results are missing at the end, all are read again from the beginning.
 """
 
 from __future__ import annotations
@@ -42,23 +42,23 @@ if TYPE_CHECKING:
 AnyReply = TypeVar("AnyReply", bound="Reply")
 
 
-# What is handed over: results; the bodies of dead sub-requests; or the results of several requests,
-# one of each, put together as they are (join) or as values of a JSON array (array); or all results
-# of one request together (gather); or each result of several requests (merge).
+# What is handed over. done: each result. dead: the bodies of dead sub-requests. join, array: one
+# result of each source, put together as it is or as a value of a JSON array. gather: several
+# results of one source, put together. merge: each result of several sources.
 DONE, DEAD, JOIN, ARRAY, GATHER, MERGE = "done", "dead", "join", "array", "gather", "merge"
-# What the results of one request choose: those that name this step (branch), or the children that
-# it runs (chosen); and what became of such children, put together (collect), or as a JSON array
-# (list). The first source of these two is the parent.
+# branch: the results that name this step. chosen: the children that results chose for this step.
+# collect, list: the results of the children of one result, put together as they are or as a JSON
+# array. The first source of these two is the parent, whose results chose the children.
 BRANCH, CHOSEN, COLLECT, LIST = "branch", "chosen", "collect", "list"
 # ------------------------------------------------------------------ feed
-# What the hash of a step's request has: its place in the flow, and what it is fed with.
+# Two fields in the hash of a step's request: its place in the flow, and what it is fed with.
 
 
 JOINING = frozenset({JOIN, ARRAY, GATHER})
 CHOOSING, COLLECTING = frozenset({BRANCH, CHOSEN}), frozenset({COLLECT, LIST})
 _KINDS = frozenset({DONE, DEAD, MERGE, *JOINING, *CHOOSING, *COLLECTING})
 _WRAP_PARTS = 4
-GETS = {  # kind -> what records.StepProgress calls it
+GETS = {  # kind -> `gets` of records.StepProgress
     **dict.fromkeys((DONE, GATHER), "results"),
     **dict.fromkeys((JOIN, ARRAY, COLLECT, LIST), "join"),
     **{one: one for one in (DEAD, BRANCH, CHOSEN, MERGE)},
@@ -69,8 +69,8 @@ _NOTHING = "-"
 class Wrap(NamedTuple):
     """What is written around each result to make a body of the next step.
 
-    `none` is the result None, and where results are joined also a dead one. `between` stands
-    between results that are joined.
+    `none` stands for the result None and, where results are joined, for a dead one. `between`
+    separates joined results.
     """
 
     before: bytes
@@ -83,7 +83,7 @@ class Wrap(NamedTuple):
         return self.before + (self.none if result is None else result) + self.after
 
 
-PLAIN = Wrap(b"", b"", b"")  # a result is the next body as it is; None is an empty one
+PLAIN = Wrap(b"", b"", b"")  # a result is the next body unchanged; None is an empty body
 JSON_ARRAY = Wrap(b"[", b"]", b"null", b",")
 
 
@@ -102,7 +102,7 @@ class StepPlace(NamedTuple):
 
     @classmethod
     def parse(cls, text: str) -> StepPlace | None:
-        """Returns the place in such a field; None for a request that is no step."""
+        """Returns the place in a field `flow`; None if the request is no step."""
         match text.split(" "):
             case [flow, number, steps, step] if number.isdecimal() and steps.isdecimal():
                 return cls(flow, int(number), int(steps), step)
@@ -110,11 +110,11 @@ class StepPlace(NamedTuple):
 
 
 class Feed(NamedTuple):
-    """What an open request is fed with: the results, or the dead, of other requests.
+    """What an open request is fed with: the results, or the dead, of its sources.
 
-    `stops`: for each of them, whether a dead sub-request cancels the flow. `bound`: the request
-    that joins this one with its siblings; this one must not be far ahead of it. `width`: how many
-    results make one body, or the most that one result may choose. `choices`: what it may choose.
+    `stops`: for each source, whether a dead sub-request cancels the flow. `bound`: the request that
+    joins this step with its siblings; this step must not be far ahead of it. `width`: how many
+    results make one body, or how many a result may choose. `choices`: what a result may choose.
     """
 
     kind: str
@@ -137,20 +137,20 @@ class Feed(NamedTuple):
 
     @property
     def shown_sources(self) -> tuple[str, ...]:
-        """Returns the requests whose results are its bodies, or parts of them."""
+        """Returns the sources whose results become the step's bodies, or parts of bodies."""
         return self.sources[1:] if self.kind in COLLECTING else self.sources
 
     def bit(self, index: int, place: int) -> int:
-        """Returns which bit of `fed:{id}` says that a result of a source is here, or was passed."""
+        """Returns the bit of `fed:{id}` that is set once a source's result is handled here."""
         if self.kind == MERGE:
             return index * self.width + place
         return index * (self.width + 1) if self.kind in CHOOSING else index
 
     @classmethod
     def parse(cls, text: str) -> Feed | None:
-        """Returns what such a field describes; None for a request that is not fed.
+        """Returns the feed in a field `feed`; None if the request is not fed.
 
-        Raises InvalidArgument for damage.
+        Raises InvalidArgument if the field is damaged.
         """
         if not text:
             return None
@@ -178,9 +178,9 @@ class Feed(NamedTuple):
 
 
 async def read_choices(request_id: str) -> tuple[StepPlace, Choices] | None:
-    """Returns the place of a step, and what its results may choose; None if it is no step.
+    """Returns a step's place, and what its results may choose; None if the request is no step.
 
-    The steps that get its results say it. Raises RequestLost if one of the flow's steps is gone.
+    The feeds of later steps have the choices. Raises RequestLost if a step of the flow is gone.
     """
     (text,) = await read(request_id, "flow")
     place = StepPlace.parse(text)
@@ -211,7 +211,7 @@ def run_of(request_id: str) -> str:
 
 
 # ------------------------------------------------------------------ pages
-# Reads what the earlier steps of a flow have finished, as one call of the next step takes it.
+# Reads what the sources of a step have finished, and cuts it into parts for one call each.
 
 
 BEFORE_ALL = "0-0"
@@ -219,9 +219,9 @@ MOST_BITS = 1 << 32  # of a string in Redis
 
 
 class FeedSource(NamedTuple):
-    """A request that a step is fed with, as it was before its results are read.
+    """A request that feeds a step, as it was before its results are read.
 
-    `handed` is its own cursor, if others feed it.
+    `handed` is the source's own cursor, if it is fed, too.
     """
 
     id: str
@@ -233,15 +233,15 @@ class FeedSource(NamedTuple):
 
     @property
     def has_ended(self) -> bool:
-        """Returns True if it has written all its results."""
+        """Returns True if the source has written all its results."""
         return self.state in ENDED_STATES
 
 
 class Entry(NamedTuple):
-    """An entry of one source: its place among the sources, its id, and what is made of it.
+    """An entry of a source: the source's number, the entry's id, and what is made of it.
 
-    `made` has the index and the body of each result in turn; for a step that joins, the name and
-    the part.
+    `made` alternates indexes and bodies of results. For a step that joins, it alternates names and
+    parts.
     """
 
     source: int
@@ -250,14 +250,14 @@ class Entry(NamedTuple):
 
     @property
     def size(self) -> int:
-        """Returns its bytes."""
+        """Returns how many bytes are made."""
         return sum(map(len, self.made))
 
 
 class Page(NamedTuple):
-    """Entries in the order in which they are handed over. `dead`: of this source one is dead.
+    """Entries in the order of the hand-over. `dead`: the source whose dead one stops the flow.
 
-    `is_set_back`: a failover, or a requeue, has taken back the entry after which it was read.
+    `is_set_back`: a failover, or a requeue, has taken back the entry at the cursor.
     """
 
     entries: list[Entry]
@@ -276,9 +276,9 @@ async def read_page(
 ) -> Page:
     """Returns what the sources have after the cursor for this step.
 
-    With `holds_first` the first source is left out. The states of the sources were read before, so
-    one that has ended has written all its results. Raises RequestNotFound, and StopFlow for results
-    that the flow does not declare.
+    If `holds_first`, the first source is not read. The caller has read the states of the sources,
+    so a source that has ended has written all its results. Raises RequestNotFound, and StopFlow
+    if results choose what the flow does not declare.
     """
     if feed.kind == DEAD:
         (source,), (after,) = sources, cursor
@@ -302,7 +302,7 @@ async def read_page(
                 stopped = source.id
             if feed.kind in CHOOSING:
                 each = list(_choices(feed, source, step, fields))
-                # So the cursor moves over an entry with the last of its results.
+                # The cursor moves past an entry with the entry's last result.
                 column += [Entry(place, before, made) for made in each[:-1]]
                 made = each[-1] if each else []
             elif feed.kind in COLLECTING:
@@ -313,7 +313,7 @@ async def read_page(
             before = entry_id.decode()
             column.append(Entry(place, before, made))
         columns.append(column)
-    # In turn, so that the parts of one body are often in one call.
+    # The sources take turns, so that one call often has all parts of a body.
     entries = [one for row in zip_longest(*columns) for one in row if one is not None]
     return Page(entries, is_last, stopped, has_more)
 
@@ -325,13 +325,13 @@ def _reading(feed: Feed, place: int, pair: tuple[FeedSource, str]) -> Command | 
         names = (*keys.request_keys(source.id), keys.of_flow(source.id))
         return scripts.list_chosen(names, after=after, count=PAGE)
     out = keys.results(source.id)
-    if feed.kind in CHOOSING and after != BEFORE_ALL:  # with the one before: is it there still?
+    if feed.kind in CHOOSING and after != BEFORE_ALL:  # also reads `after`: is it still there?
         return Command(b"XRANGE", out, after, b"+", b"COUNT", PAGE + 1)
     return Command(b"XRANGE", out, f"({after}", b"+", b"COUNT", PAGE)
 
 
 def _has_origins(feed: Feed, place: int) -> bool:
-    """Returns True for a source that is read together with where its results come from."""
+    """Returns True if a source's results are read together with their origins."""
     return feed.kind in COLLECTING and place > 0
 
 
@@ -371,7 +371,7 @@ def _part(feed: Feed, result: Result) -> bytes:
 
 
 # ------------------------------------------------------------------ choices
-# What results choose. The worker has checked it; here it is checked against the flow again.
+# Checks what results choose against the flow, as the worker did before.
 
 
 class StopFlow(Exception):
@@ -387,7 +387,7 @@ def _heads(fields: Sequence[bytes]) -> Iterator[tuple[int, bytes, bytes]]:
 
 
 def _refuse_choices(source: FeedSource, fields: Sequence[bytes]) -> None:
-    """Raises StopFlow for a result that chooses something, of a step that declares nothing."""
+    """Raises StopFlow if a result chooses something, because its step declares no choices."""
     for index, status, _ in _heads(fields):
         if status in {NEXT, FAN}:
             what = "names the next step" if status == NEXT else "chooses children"
@@ -399,7 +399,7 @@ def _refuse_choices(source: FeedSource, fields: Sequence[bytes]) -> None:
 def _choices(
     feed: Feed, source: FeedSource, step: str, fields: Sequence[bytes]
 ) -> Iterator[list[bytes]]:
-    """Yields for each result the names and bodies of what is for this step; then it is passed."""
+    """Yields for each result the names and bodies for this step, then the index alone."""
     declared = feed.choices
     for index, status, data in _heads(fields):
         if status == b"x":
@@ -419,7 +419,7 @@ def _choices(
 
 
 def _check_index(feed: Feed, source: FeedSource, index: int) -> None:
-    """Raises StopFlow if `fed:{id}` has no bits for the result of this index."""
+    """Raises StopFlow if `fed:{id}` has no bits for a result with this index."""
     most = MOST_BITS // (feed.width + (feed.kind in CHOOSING))
     if index >= most:
         raise StopFlow(
@@ -452,7 +452,7 @@ def _collected(
     fields: list[bytes],
     origins: Sequence[int] = (),
 ) -> list[bytes]:
-    """Returns how many children the results of the parent chose, or what became of children."""
+    """Returns how many children each result of the parent chose, or the children's results."""
     made: list[bytes] = []
     if not place:
         for index, status, data in _heads(fields):
@@ -473,7 +473,7 @@ def _collected(
 def parts(
     entries: Sequence[Entry], cursor: Sequence[str], most: int
 ) -> Iterator[tuple[list[str], list[bytes]]]:
-    """Yields whole entries together, as many as one call takes, each with the cursor after them."""
+    """Yields groups of whole entries for one call each: the cursor after them, what they made."""
     moved, made = list(cursor), list[bytes]()
     size, count = 0, 0
     for entry in entries:
@@ -488,7 +488,7 @@ def parts(
         yield list(moved), made
 
 
-_PAGES = 20  # of one hand-over; then other steps come first
+_PAGES = 20  # of one hand-over; then other steps have their turn
 _FIELDS = (
     *("state", "open", "queue", "feed", "flow", "handed", "chunks", "chain", "total", "born"),
     "passed",
@@ -496,8 +496,8 @@ _FIELDS = (
 _OF_SOURCE = ("state", "total", "done", "open", "handed")
 _OF_BOUND = ("state", "total")
 _GONE = frozenset({"", "abandoned"})
-_ORIGINS_MS = 3_600_000  # after all is joined, the origins of children are kept for so long
-STOPPED = "flow: "  # the reason of a flow that a hand-over has cancelled begins with it
+_ORIGINS_MS = 3_600_000  # how long the origins of children are kept after the join
+STOPPED = "flow: "  # begins the reason with which a hand-over cancels a flow
 
 
 class HandedOver(NamedTuple):
@@ -508,11 +508,11 @@ class HandedOver(NamedTuple):
 
 
 async def hand_over(request_id: str) -> HandedOver:
-    """Adds to a step's request what the earlier steps have finished; seals it after the last.
+    """Adds what the sources have finished to a step's request; seals it when they have ended.
 
-    The steps of the flow are cancelled if an earlier step was cancelled, has dead sub-requests and
-    stops the flow, or vanished after it was seen. If none was seen, because the producer of the
-    flow died before, the request is given up after an hour.
+    The flow is cancelled if a source was cancelled, vanished after it was seen, or has dead
+    sub-requests that stop the flow. If a source was never seen, because the flow's producer died
+    before, the request is given up after an hour.
     """
     found = dict(zip(_FIELDS, await read(request_id, *_FIELDS), strict=True))
     feed = Feed.parse(found["feed"])
@@ -542,9 +542,9 @@ async def hand_over(request_id: str) -> HandedOver:
 
 
 async def begin_feed(request_id: str) -> None:
-    """Gives a step its first cursor, which says that the steps before it are there.
+    """Sets a step's first cursor, which says that its sources are there.
 
-    If it has one, nothing changes.
+    If the step has a cursor, nothing changes.
     """
     queue, text = await read(request_id, "queue", "feed")
     feed = Feed.parse(text)
@@ -559,7 +559,7 @@ async def begin_feed(request_id: str) -> None:
 async def look_after_and_feed(queue: str) -> None:
     """Does one `look_after`, and hands over to each step that it finds.
 
-    The error of a step is raised after the others had their turn.
+    If a step fails, its error is raised after the others had their turn.
     """
     fed: list[str] = []
     await look_after(queue, fed=fed)
@@ -574,7 +574,7 @@ async def look_after_and_feed(queue: str) -> None:
 
 
 async def cancel_flow(run: str, count: int, reason: str) -> None:
-    """Cancels the steps of a flow, but no compensating one: that ends after what it undoes."""
+    """Cancels the steps of a flow, except compensating ones, which end after what they undo."""
     ids = [request_of(run, number) for number in range(1, count + 1)]
     rows = await run_all([hmget(one, "feed") for one in ids])
     for one, row in zip(ids, rows, strict=True):
@@ -587,7 +587,7 @@ async def cancel_flow(run: str, count: int, reason: str) -> None:
 
 
 class _Hand:
-    """The open end of one step's request."""
+    """Adds bodies to the open request of a step, and seals it."""
 
     def __init__(self, request_id: str, found: dict[str, str], feed: Feed) -> None:
         self.id, self.queue, self.feed = request_id, found["queue"], feed
@@ -597,16 +597,16 @@ class _Hand:
         place = StepPlace.parse(found["flow"])
         self.step = place.step if place else ""
         is_choosing = feed.kind in CHOOSING
-        # Sub-requests that it had; or results that it had passed, if these choose its own.
+        # The step's sub-requests; if results choose these, the results that it has handled.
         self.before = int((found["passed"] or 0) if is_choosing else found["total"])
         self.count, self.is_over = 0, False
         self.place, self.is_again = list(self.cursor), False  # where the next page begins
 
     async def read_on(self, sources: list[FeedSource]) -> None:
-        """Adds what the sources have since; seals the request if nothing will follow.
+        """Adds what is new in the sources; seals the request if nothing will follow.
 
-        Dead sub-requests may be requeued until the source's end, so they are read after it. Raises
-        StopFlow, and RequestNotFound if a source is gone.
+        Dead sub-requests are read after the source's end, because they may be requeued before.
+        Raises StopFlow, and RequestNotFound if a source is gone.
         """
         if not self._may_read(sources):
             return
@@ -637,7 +637,7 @@ class _Hand:
         return not is_through or await self._go_on()
 
     async def _add_all(self, entries: list[Entry], sources: list[FeedSource], room: float) -> bool:
-        """Adds entries, up to the old cursor if it reads again; False = it has to stop now."""
+        """Adds entries, in a second reading up to the old cursor; returns False if it must stop."""
         until = self.count + room
         for moved, made in parts(entries, self.place, 2 * settings.CHUNK_ENTRIES):
             if not await self._add(moved, made):
@@ -649,7 +649,7 @@ class _Hand:
         return True
 
     def _may_read(self, sources: list[FeedSource]) -> bool:
-        """Returns False if it is too early. Raises StopFlow."""
+        """Returns False while a source of the dead runs. Raises StopFlow if one was cancelled."""
         if self.feed.kind == DEAD:
             return sources[0].has_ended
         for source in sources:
@@ -662,26 +662,26 @@ class _Hand:
         await self._move(self._hand_over_call(self.cursor, [], settings.FED_OPEN_MS), [])
 
     async def give_up(self, born: int) -> None:
-        """Lets the next check cancel a step whose flow was never submitted, after an hour."""
+        """Lets the next check cancel a step if its flow was not submitted within an hour."""
         now = time_ms(await Command(b"TIME"))
         if now > born + settings.UNFED_OPEN_MS:
             await self._move(self._hand_over_call(self.cursor, [], 0), [])
 
     async def _room(self) -> float:
-        """Returns how many results it may have before the step that joins it has joined more."""
+        """Returns how many results may be added before the step that joins them has joined more."""
         if self.is_again or not self.feed.bound:
             return inf
         state, total = await read(self.feed.bound, *_OF_BOUND)
         if state not in {"active", "paused"}:
             return inf
-        # Each of these results may have as many children as `width` says.
+        # Each of these results may have `width` children.
         window = max(1, settings.JOIN_WINDOW // self.feed.width)
         return window + int(total) - self.before - self.count
 
     async def _holds_parent(self, sources: list[FeedSource]) -> bool:
-        """Returns True if the parent is not read on: much waits here, and no child has so much.
+        """Returns True if the parent must not be read: much waits here, and no child is as far.
 
-        A child stops while it is far ahead of this step; so what waits here is bounded.
+        A child stops while it is far ahead of this step, so what waits here is bounded.
         """
         if self.feed.kind not in COLLECTING or not any(one.is_open for one in sources[1:]):
             return False
@@ -691,7 +691,7 @@ class _Hand:
         return int(await Command(b"HLEN", keys.of_flow(self.id))) > 2 * settings.JOIN_WINDOW
 
     def _is_back(self, sources: list[FeedSource]) -> bool:
-        """Returns True if it has read again up to the cursor, and the source goes on."""
+        """Returns True if the second reading has reached the cursor, and a source still runs."""
         if not self.is_again or all(source.has_ended for source in sources):
             return False
         return all(
@@ -699,9 +699,9 @@ class _Hand:
         )
 
     async def _begins_again(self) -> bool:
-        """Returns True if something is missing: then all is read once more, from the beginning.
+        """Begins a second reading and returns True if results are missing.
 
-        What is here already is left out. Raises StopFlow if it is missing still.
+        What is here already is left out. Raises StopFlow if results are missing after it, too.
         """
         sources = await _sources(self.feed.sources)
         _check_there(sources)
@@ -714,15 +714,15 @@ class _Hand:
         return self.is_again
 
     def _read_again(self) -> None:
-        """Reads all from the beginning; the cursor stays until that has come to its end."""
+        """Begins a reading from the beginning; the cursor stays until that is through."""
         self.is_again, self.place = True, [BEFORE_ALL] * len(self.feed.sources)
 
     async def _go_on(self) -> bool:
-        """Moves the cursor to what was read last from the beginning."""
+        """Ends the second reading, and moves the cursor to its last entry."""
         self.is_again = False
         if not await self._add(list(self.place), []):
             return False
-        if self.feed.kind in CHOOSING:  # what was there already was counted, too
+        if self.feed.kind in CHOOSING:  # results that were here before were counted, too
             (passed,) = await read(self.id, "passed")
             self.before = int(passed or 0) - self.count
         return True
@@ -800,7 +800,7 @@ class _Hand:
         self.is_over = True
 
     async def _missing(self, sources: list[FeedSource]) -> str:
-        """Returns what this step does not have of its sources, which have ended; "" = nothing.
+        """Returns which results of the ended sources this step lacks, as text; "" = none.
 
         Raises StopFlow if the results of a source cannot be gathered.
         """
@@ -809,11 +809,11 @@ class _Hand:
         if kind in JOINING:
             return self._missing_parts(sources, here)
         named = sources
-        if kind in COLLECTING:  # each result of the parent makes a body, of all its children
+        if kind in COLLECTING:  # a result of the parent makes one body from all its children
             sources, named = sources[:1], sources[1:]
         elif kind in CHOOSING:
             here = int(passed or 0)
-        if kind == DEAD:  # dropped ones are missing rightly
+        if kind == DEAD:  # those that were dropped need not be here
             count = await count_dead(sources[0].id)
         else:
             count = sum(source.done for source in sources)
@@ -831,11 +831,11 @@ class _Hand:
         return ""
 
     async def _differs(self, sources: list[FeedSource]) -> bool:
-        """Returns True if other sub-requests may be here than those that ended in this way.
+        """Returns True if the counts are equal, but this step may have the wrong results.
 
         A failover of a source may take back a result that is here. If its sub-request then dies,
-        the count hides that another result is missing. So the bits of the dead are read: of those
-        that this step gets all must be set, else none. Dropped ones have left no index.
+        the count hides that another result is missing. So the bits of the dead are read. All must
+        be set if this step gets the dead, else none. Dropped ones have left no index.
         """
         for place, source in enumerate(sources):
             if await self._differs_from(source, place):
@@ -870,12 +870,12 @@ async def _sources(ids: tuple[str, ...]) -> list[FeedSource]:
 
 
 def _order(entry_id: str) -> tuple[int, ...]:
-    """Returns what orders the ids of a stream's entries; "" is before all."""
+    """Returns the id of a stream's entry as numbers, which sort; "" is before all."""
     return tuple(map(int, (entry_id or BEFORE_ALL).split("-")))
 
 
 def _check_there(sources: list[FeedSource]) -> None:
-    """Raises StopFlow if a source is gone, with results that were perhaps not handed over."""
+    """Raises StopFlow if a source is gone, because some results may not be handed over."""
     for source in sources:
         if source.state in _GONE:
             raise StopFlow(f"{STOPPED}request {source.id} is gone before all of it was handed over")

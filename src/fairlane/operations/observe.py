@@ -1,7 +1,7 @@
 """One bounded read of a queue, for everything that shows it: dashboard, terminal, metrics.
 
 The cost does not grow with the queue: at most 1,000 workers, 500 requests, 200 tokens, and the
-counts of each lane. It scans no keys. What is cut is marked (`is_exact`).
+counts of each lane. No keys are scanned. If a part is cut, its `is_exact` is False.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
 
 # ------------------------------------------------------------------ model
-# The parts of a snapshot of a queue. All times are in ms by the Redis of the queue.
+# The parts of a snapshot of a queue. All times are in ms by the clock of the queue's Redis.
 
 
 @dataclass(slots=True)
@@ -121,13 +121,13 @@ class WorkerTotals:
 class Snapshot:
     """A queue at `now_ms`, from one bounded read.
 
-    `unfinished` requests are in it; `requests` are those of them that were read, the most urgent
-    first. `is_exact` is True if all were read: then `demand`, `oldest` and the sums in `lanes`
-    are those of the queue. `lanes` has the priorities with a token or a request. `delayed` tokens
+    The queue has `unfinished` requests; `requests` are those that were read, the most urgent
+    first. `is_exact` is True if all were read. Then `demand`, `oldest` and the sums in `lanes`
+    count all requests. `lanes` has the priorities with a token or a request. `delayed` tokens
     are due later, `stale` ones can start nothing. `workers` are rows for `worker_totals`; `took` is
     what some of them took last, worker -> requests. `measured` is what workers have measured since
     the first sub-request, by priority. `ended` is the length of the completion log. `rate` is the
-    queue's, in words. The bound `max_waiting` and the count `waiting` are None without a bound.
+    queue's, in words. If the queue has no bound, `max_waiting` and the count `waiting` are None.
     """
 
     queue: str
@@ -179,7 +179,7 @@ _FIELDS = (*FIELDS, "priority", "born", "cancelled", "tenant", "tags")
 
 
 class Sample(NamedTuple):
-    """The requests that were read, and the same as the demand is computed from."""
+    """The requests that were read: their counts, and the fields for their demand."""
 
     requests: list[RequestCounts]
     fields: list[OpenFields]
@@ -271,7 +271,7 @@ MOST_NODES = 50  # primaries that are read
 
 
 async def read_servers() -> ServerStates:
-    """Returns the primaries, one INFO each. One that does not answer, or refuses, has an error."""
+    """Returns the primaries by one INFO each. A primary that does not reply has an `error`."""
     nodes = (await Nodes())[:MOST_NODES]
     found: list[ServerState] = []
     for node in nodes:
@@ -337,7 +337,7 @@ _MOST_TOKENS = 200
 
 
 async def snapshot(queue: str) -> Snapshot:
-    """Returns how a queue stands now. Raises RedisError."""
+    """Returns the state of a queue now. Raises RedisError."""
     spread = await read_shards(queue)
     unfinished, ended, (until, text, most, waits), time = await count_active(queue)
     pause = QueuePause(read_until(until), time_ms(time))
@@ -379,7 +379,7 @@ async def snapshot(queue: str) -> Snapshot:
 
 
 async def _demand(counted: Demand, sample: Sample, now_ms: int, rate: Rate | None) -> Demand:
-    """Returns the demand: of the requests if all were read, else what was counted."""
+    """Returns the demand of the requests if all were read, else the demand `counted`."""
     found = counted
     if found.is_exact:
         more = await more_of(sample.fields, now_ms)

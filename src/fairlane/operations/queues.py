@@ -48,7 +48,7 @@ class _Scan:
         self.nodes, self.scan = nodes, scan
 
     async def page(self) -> list[str]:
-        """Returns the queues that the next keys name, each only by its first key that exists."""
+        """Returns the queues that the next keys name. Only a queue's first existing key counts."""
         node = self.nodes[0]
         words = (b"SCAN", self.scan, b"MATCH", keys.EVERY_QUEUE_KEY, b"COUNT", _COUNT)
         cursor, found = await OnNode(node, Command(*words))
@@ -60,9 +60,9 @@ class _Scan:
 
 
 async def _first_keys(named: list[tuple[str, str]]) -> list[str]:
-    """Returns the queues whose key of this part is the first that they have.
+    """Returns the queues for which this key is their first key that exists.
 
-    So each queue is found once, in whatever page its other keys are.
+    So each queue is found once, whichever pages have its other keys.
     """
     earlier = [keys.queue_keys(name)[: keys.QUEUE_PARTS.index(part)] for name, part in named]
     asked = [Command(b"EXISTS", *before) for before in earlier if before]
@@ -82,7 +82,7 @@ def _has_any(count: Any) -> bool:
 async def list_queues(after: str = "", most_keys: int = MOST_KEYS) -> QueuePage:
     """Returns the queues among the next keys, by name, each with what is in it.
 
-    Raises InvalidArgument for a cursor that is not valid.
+    Raises InvalidArgument if the cursor is not valid.
     """
     scan = await _begin(after)
     found: list[QueueSummary] = []
@@ -185,14 +185,14 @@ async def _tokens(name: str, shards: tuple[int, ...]) -> int | None:
 async def is_known(queue: str) -> bool:
     """Returns True if this queue was ever used on this Redis, by a producer or a worker.
 
-    It makes one try, because the caller has something more important to do.
+    The call is tried once, because the caller has something more important to do.
     """
     (count,) = await Batch([Command(b"EXISTS", *keys.queue_keys(queue))], patience_s=0.0)
     return bool(count)
 
 
 async def reach(queue: str) -> None:
-    """Returns when the server of this queue answers, with whatever. Raises RedisUnreachable."""
+    """Returns when the server of this queue sends any reply. Raises RedisUnreachable."""
     (reply,) = await Batch([Command(b"EXISTS", keys.workers(queue))], lenient=True)
     if isinstance(reply, RedisUnreachable):
         raise reply
@@ -201,7 +201,7 @@ async def reach(queue: str) -> None:
 async def similar_queues(queue: str) -> tuple[list[str], list[str]]:
     """Returns the names like this one, the most similar first, and all names that were found.
 
-    It looks at about MOST_NAMED keys.
+    About MOST_NAMED keys are scanned.
     """
     scan = await _begin("")
     share = max(1, MOST_NAMED // _COUNT // max(1, len(scan.nodes)))
@@ -218,14 +218,14 @@ async def similar_queues(queue: str) -> tuple[list[str], list[str]]:
 # ------------------------------------------------------------------ overview
 # A queue at a glance: its tokens by lane, its workers, its most urgent requests.
 #
-# It only reads. The cost is bounded, however many requests and tokens wait.
+# Only reads. The cost is bounded, however many requests and tokens wait.
 
 
 _CONF = (b"max_waiting", b"waiting", b"paused_until", b"rate")
 
 
 async def queue_status(queue: str, max_requests: int = 1000) -> QueueStatus:
-    """Returns a queue now. Raises RedisError."""
+    """Returns the state of a queue now. Raises RedisError."""
     spread = await read_shards(queue)
     tokens = await backlog.read_waiting(queue, spread.served)
     replies = await Batch(

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 # ------------------------------------------------------------------ rates
-# Acquires for a request with rates: takes what its buckets allow, in their slots, and asks again.
+# Acquires for a request with rates: takes an allowance from its buckets, and acquires with it.
 #
 # Where one server has all keys, exchange.lua does the same in one call.
 
@@ -32,7 +32,7 @@ class Waits(Enum):
     """The place of a caller in the line of a bucket."""
 
     NOT_YET = ""
-    HAS = "1"  # it has waited as long as an earlier allowance named
+    HAS = "1"  # the caller has waited as long as an earlier allowance said
     NEVER = "2"  # it takes no place in the line, because it may never ask again
 
 
@@ -48,8 +48,8 @@ async def acquire_rated(
 ) -> AcquireReply:
     """Takes the allowance that a reply `rated` asks for; returns the reply to `ask` with it.
 
-    What the lease does not use is returned. If this stops in the middle, the request starts that
-    many sub-requests later; no rate is exceeded.
+    The part that the lease does not use is given back. If this stops in the middle, that many
+    sub-requests start later, and no rate is exceeded.
     """
     rates = parse_rates(rated.rates.decode())
     allowance = await take(
@@ -83,9 +83,9 @@ async def take(
 
 
 async def refund(unused: Sequence[tuple[Rate, int]], request_id: str = "") -> None:
-    """Returns to the buckets of these rates what was taken and not used.
+    """Gives unused allowances back to the buckets of these rates.
 
-    It is sent at most once. If the call is lost, that many sub-requests start later.
+    The call is sent at most once. If it is lost, that many sub-requests start later.
     """
     if unused:
         await Batch(
@@ -99,9 +99,9 @@ async def refund(unused: Sequence[tuple[Rate, int]], request_id: str = "") -> No
 
 
 async def hold(queue: str, request_id: str, ms: int) -> None:
-    """Starts nothing of a request, and of those that share its rates, for so many ms.
+    """Starts nothing of a request, or of those that share its rates, for so many ms.
 
-    The bucket of a key may be on a node that is away; then only the request waits. Raises NodeAway.
+    If the node of a key's bucket is unreachable, only the request waits. Raises NodeAway.
     """
     call = scripts.hold(keys.request_keys(request_id), ms=ms)
     call.away_s = settings.AWAY_S
@@ -119,8 +119,8 @@ async def hold(queue: str, request_id: str, ms: int) -> None:
 async def opens(rate: Rate, now_ms: int, request_id: str = "") -> int:
     """Returns when the bucket of a rate allows the next start, in ms; 0 = now.
 
-    The gate of a request may open before that: a request in a long line asks again from time to
-    time. It opens later if others are before it in the line.
+    The gate of a request may open earlier, because a request in a long line asks again from time to
+    time. The gate opens later if others are before it in the line.
     """
     value: bytes | None = await Command(b"GET", _key(request_id, rate))
     tat_us, _, _, held_us = map(int, value.split(b":")) if value else (0, 0, 0, 0)
@@ -131,7 +131,7 @@ async def opens(rate: Rate, now_ms: int, request_id: str = "") -> int:
 def refit(request_id: str, rates: Sequence[Rate]) -> list[Call[Any]]:
     """Returns the calls that bound what the buckets owe, after a request was given these rates.
 
-    What other requests share has had no other rate, so it stays.
+    Shared rates are left out, because requests share a bucket only at the same rate.
     """
     return [
         scripts.refit((_key(request_id, rate),), **_terms(rate))
@@ -151,11 +151,10 @@ def _terms(rate: Rate) -> dict[str, int]:
 # ------------------------------------------------------------------ queue rate
 # The rate of a whole queue: at most so many of its sub-requests start in a time.
 #
-# It stands in the queue's `conf`, and each beat of a worker returns it, as a pause. A worker that
-# has popped tokens takes an allowance from the queue's bucket before it acquires, as for a
-# request's own rate. If there is none, the tokens return to their lane and the worker waits for
-# its turn. So the most urgent request starts next, and a queue without a rate costs no further
-# command.
+# The rate is in the queue's `conf`, and each beat of a worker returns it, as it returns a pause. A
+# worker that has popped tokens takes an allowance from the queue's bucket before it acquires, as
+# for a request's own rate. If the bucket allows nothing, the tokens return to their lane and the
+# worker waits. So the most urgent request starts next. A queue without a rate costs no command.
 
 
 _MOST_DIGITS = 11
@@ -174,7 +173,7 @@ def check_queue_rate(rate: str | None, burst: int | None = None) -> tuple[int, i
 async def set_queue_rate(queue: str, rate: str | None, burst: int | None = None) -> None:
     """Gives a queue this rate; None removes it. Raises InvalidArgument.
 
-    The bucket may owe what a slower rate has taken; that is bounded by the new burst.
+    The bucket may owe what a slower rate has taken. The new burst bounds that.
     """
     interval, most = check_queue_rate(rate, burst)
     await scripts.rate_queue((keys.conf(queue),), interval=interval, burst=most)
@@ -189,7 +188,7 @@ async def read_queue_rate(queue: str) -> Rate | None:
 
 
 def parse_queue_rate(queue: str, value: bytes | None) -> Rate | None:
-    """Returns the rate that stands in `conf`; None for none, or for what no release wrote."""
+    """Returns the rate in `conf`; None if there is none, or if no release wrote the value."""
     words = (value or b"").split()
     if len(words) != 2 or not all(word.isdigit() for word in words):  # noqa: PLR2004
         return None
@@ -208,17 +207,17 @@ def until_more(queue: str, rate: Rate, opens_ms: int, now_ms: int) -> str:
 
 
 # ------------------------------------------------------------------ set rate
-# Gives requests another rate or weight. Each keeps its rate key, and what is not given.
+# Gives requests another rate or weight. Each keeps its rate key, and the values not given.
 #
-# Requests share a rate if they have the same key and the same rate. So a request that is given
-# another rate leaves those that shared its former one, and joins those that have the new one.
+# Requests share a rate if they have the same key and the same rate. So a request with a new rate
+# no longer shares its former rate, and shares the new one.
 
 
 Replies = dict[str, "SetRateReply | FairlaneError"]
 
 
 class NewRate(NamedTuple):
-    """What requests are given; None = each keeps its own."""
+    """The new rate of requests. None = each keeps its own value."""
 
     rate: str | None
     burst: int | None = None
@@ -226,7 +225,7 @@ class NewRate(NamedTuple):
 
 
 def check_rate(new: NewRate) -> None:
-    """Raises InvalidArgument unless requests can be given this; all None = nothing else."""
+    """Raises InvalidArgument unless requests can be given this."""
     rate, burst, weight = new
     if weight is not None:
         check_whole("weight", weight, 1, MOST)
@@ -239,7 +238,7 @@ def check_rate(new: NewRate) -> None:
 async def set_rate(
     request_id: str, rate: str | None, burst: int | None = None, weight: int | None = None
 ) -> None:
-    """Lets at most so many sub-requests start from now on, as 100/s, each counted so often.
+    """Lets at most `rate` sub-requests start from now on (as 100/s); each counts `weight` times.
 
     Raises InvalidArgument, RequestNotFound, RequestEnded.
     """
@@ -305,14 +304,14 @@ def _another(name: str, row: object, new: NewRate) -> tuple[Rate, ...]:
 
 
 def no_rate(request_id: str) -> InvalidArgument:
-    """Returns the error of a weight for a request without a rate."""
+    """Returns the error for a weight without a rate."""
     return InvalidArgument(
         f"request {request_id} has no rate, so its weight has no use: give rate, too, as 100/s"
     )
 
 
 async def _refit(wanted: dict[str, tuple[Rate, ...]], replies: Replies) -> None:
-    """Bounds what the buckets owe. An error of a bucket becomes that of its request."""
+    """Bounds what the buckets owe. An error of a bucket becomes its request's error."""
     calls, owners = [], []
     for name, rates in wanted.items():
         reply = replies[name]

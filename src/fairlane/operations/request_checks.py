@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 
 
 # ------------------------------------------------------------------ dispatch checks
-# The second half of a walk: finds, page by page, what should not be in the dispatch slot.
+# Finds, page by page, what should not be in the dispatch slot: the second half of a `Walk`.
 
 
 _PAGE = 1000
@@ -69,7 +69,7 @@ class Dispatch:
         return found
 
     async def _scan(self, key: bytes) -> tuple[list[Any], int]:
-        """Returns the next page of a sorted set, as flat member and score, and the time in ms."""
+        """Returns the next page of a sorted set, members and scores in turn, and the time in ms."""
         asked = [Command(b"ZSCAN", key, self._cursor, b"COUNT", _PAGE), Command(b"TIME")]
         (cursor, found), (seconds, _) = await Batch(asked)
         self._cursor = bytes(cursor)
@@ -116,7 +116,7 @@ class Dispatch:
         await look_at(self.queue, request_id, score, now)
 
     async def _delayed(self, findings: list[Finding]) -> bool:
-        """Finds members that would stop a promoter, because it cannot read them, and stale ones."""
+        """Finds members that a promoter cannot read, because they would stop it, and stale ones."""
         if self._shards is None:
             self._shards = list((await read_shards(self.queue)).served)
         delayed = keys.delayed(self.queue, self._shards[0])
@@ -141,7 +141,7 @@ class Dispatch:
         lane = keys.lanes(self.queue, shards[0])[self._lane]
         page = await Command(b"LRANGE", lane, self._first, self._first + _PAGE - 1)
         words = [word for word in page if word != tokens.PLACEHOLDER]
-        if not self._first:  # of very many that wait for their tenant's turn it checks the first
+        if not self._first:  # checks only the first of those that wait for their tenant's turn
             number = shards[0] * keys.LANES + self._lane
             members = await tokens.first_of_lane(self.queue, number, _PAGE)
             words += map(tokens.token_of, members)
@@ -233,7 +233,7 @@ async def rate(queue: str, _: Sequence[Any]) -> list[Finding]:
 
 
 async def upkeep(queue: str, _: Sequence[Any]) -> list[Finding]:
-    """Finds that no leader handles what is due in `active` and in every `delayed`."""
+    """Finds that no leader handles what is due in `active`, or in a `delayed`."""
     spread = await read_shards(queue)
     due_keys = [keys.active(queue), *(keys.delayed(queue, shard) for shard in spread.served)]
     asked = [Command(b"ZRANGE", key, 0, 0, b"WITHSCORES") for key in due_keys]
@@ -264,13 +264,13 @@ QUEUE = (workers, pause, rate, upkeep, endings, small_requests, retention)
 
 
 # ------------------------------------------------------------------ message checks
-# Checks topics and forwarded lists, which belong to no queue: what is not read, what is lost.
+# Checks topics and forwarded lists, which belong to no queue: are messages unread or lost?
 #
-# It only reads. The walk finds their keys on its way.
+# The checks only read. A `Walk` over requests finds the keys of topics and lists, too.
 
 
-_IDLE_MS = 3_600_000  # a subscriber, or a list, that waits for so long has no consumer
-_NEAR = 0.8  # of the retention: what is older may be deleted soon
+_IDLE_MS = 3_600_000  # a subscriber that has read nothing for so long has no consumer
+_NEAR = 0.8  # of the retention: an older message may be deleted soon
 
 
 async def check_messages(found: Iterable[bytes], now_ms: int) -> list[Finding]:
@@ -307,7 +307,7 @@ async def _topic(topic: str, now_ms: int) -> list[Finding]:
 
 
 def _problem(state: TopicState, one: Subscriber, now_ms: int) -> tuple[str, str] | None:
-    """Returns what is wrong with a subscriber, and the remedy; the worst only."""
+    """Returns the worst problem of a subscriber and its remedy; None if it has none."""
     if not one.lag:
         return None
     age_ms = now_ms - one.oldest_ms if one.oldest_ms else 0
@@ -363,7 +363,7 @@ def _unread(check: str, subject: str, role: str, error: FairlaneError) -> Findin
 
 
 GRACE_MS = 60_000  # if a worker runs, maintenance repairs sooner
-_LONG_MS = 600_000  # so long without progress
+_LONG_MS = 600_000  # a request without progress for so long is a finding
 FIELDS = (
     *("state", "queue", "born", "ended", "open", "last_ms", "fresh", "failure"),
     *("opens", "after", "feed", "handed"),
@@ -380,7 +380,7 @@ class Row(NamedTuple):
 
     @property
     def is_over(self) -> bool:
-        """Returns True for a tombstone."""
+        """Returns True if the request has ended."""
         return self.state in ENDED_STATES
 
     def number(self, name: str) -> int:
@@ -426,7 +426,7 @@ async def _restore_active(queue: str, name: str) -> None:
 
 
 async def unlogged(page: RequestRows) -> list[Finding]:
-    """Finds ends without a marker, which the completion log does not have."""
+    """Finds ended requests without a marker, because the completion log lacks their ends."""
     ended = [row for row in page.rows if row.is_over]
     old = [row for row in ended if page.now - row.number("ended") > settings.TOKEN_GRACE_MS]
     logged = keys.logged(page.queue)
@@ -435,7 +435,7 @@ async def unlogged(page: RequestRows) -> list[Finding]:
     return [
         Finding(
             *("unlogged", BAD, f"is {row.state}, unlogged", "log its end", row.id),
-            partial(reap_all, page.queue, row.id),  # reports the end, too
+            partial(reap_all, page.queue, row.id),  # it logs the end, too
         )
         for row, marker in zip(old, markers, strict=True)
         if marker is None
@@ -443,7 +443,7 @@ async def unlogged(page: RequestRows) -> list[Finding]:
 
 
 async def unsound(page: RequestRows) -> list[Finding]:
-    """Finds requests whose invariants do not hold, also those that nothing would continue."""
+    """Finds requests whose invariants do not hold, or that nothing would continue."""
     asked = [scripts.check(keys.request_keys(row.id)) for row in page.rows]
     replies = await run_each(asked)
     found = []
@@ -464,7 +464,7 @@ async def unsound(page: RequestRows) -> list[Finding]:
 
 
 def unreadable(name: str, error: FairlaneError) -> Finding:
-    """Returns the finding for a request that no script can read, and so no repair can."""
+    """Returns the finding for a request that no script can read, so that none can repair it."""
     return Finding("unreadable", BAD, f"can't be read: {error}", "look at its keys", name)
 
 
@@ -494,8 +494,8 @@ async def overdue(page: RequestRows) -> list[Finding]:
 async def idle(page: RequestRows) -> list[Finding]:
     """Finds requests without progress for long, whose producer or handler may be gone.
 
-    The diagnosis of `fairlane why` says what holds up each of them. What is delayed, or waits for
-    others, is no finding; a queue without workers is for the check `workers`.
+    The diagnosis of `fairlane why` says what holds up each of them. A request that is delayed or
+    waits for others is no finding. A queue without workers is a finding of `workers`.
     """
     found = _left_open(page)
     before = page.now - _LONG_MS
@@ -558,7 +558,7 @@ def _left_open(page: RequestRows) -> list[Finding]:
         Finding("open", WARN, what, remedy, row.id)
         for row in page.live
         if row.values["open"] == "1"
-        and not row.values["feed"]  # such a request is one of `unfed`
+        and not row.values["feed"]  # `unfed` checks a request that is fed
         and page.now - max(row.number("last_ms"), row.number("born")) > _LONG_MS
     ]
 
@@ -566,7 +566,7 @@ def _left_open(page: RequestRows) -> list[Finding]:
 async def unfed(page: RequestRows) -> list[Finding]:
     """Finds steps of flows that get nothing, because no leader hands over or a source is gone.
 
-    A step that must not get far ahead of the one that joins it is left out: it may wait rightly.
+    A step with a bound is left out, because it may have to wait for the step that joins it.
     """
     steps: list[tuple[Row, list[str]]] = []
     for row in page.live:
@@ -598,7 +598,7 @@ def _orphaned(page: RequestRows, row: Row, source: str) -> list[Finding]:
         return [_unfed(page, row, what, remedy)] if age > GRACE_MS else []
     if age > settings.UNFED_OPEN_MS:
         return [_unfed(page, row, what, "give the step up, as a leader does")]
-    # Without a cursor the producer has perhaps not sent the first step yet.
+    # If there is no cursor, the producer may not have sent the first step yet.
     remedy = "submit the same flow again, or fairlane cancel ID; after an hour it is cancelled"
     return [Finding("unfed", WARN, what, remedy, row.id)] if age > _LONG_MS else []
 
@@ -608,7 +608,7 @@ def _unfed(page: RequestRows, row: Row, what: str, remedy: str) -> Finding:
 
 
 async def _feed(queue: str, name: str) -> None:
-    """Hands over as long as there is something; what is given up ends here, too."""
+    """Hands over as long as there is something. A step that was given up is ended here, too."""
     before: str | None = None
     while not (done := await hand_over(name)).is_over:
         (handed,) = await read(name, "handed")
@@ -623,7 +623,7 @@ async def _feed(queue: str, name: str) -> None:
 
 
 def _bound_of(row: Row) -> str:
-    """Returns the step that joins a step; "" for none, or for a feed that can't be read."""
+    """Returns the request that joins a step; "" if none does, or if its feed can't be read."""
     try:
         feed = Feed.parse(row.values["feed"])
     except FairlaneError:
@@ -644,7 +644,7 @@ async def given_back(page: RequestRows) -> list[Finding]:
 
 
 def _is_given_back(note: str) -> bool:
-    """Returns True for a text of note_failure (lib/state.lua) that is of no failure."""
+    """Returns True if note_failure (lib/state.lua) noted sub-requests that were given back."""
     return ":g:" in note.partition(" ")[2].partition(" ")[0]
 
 

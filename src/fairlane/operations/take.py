@@ -1,7 +1,7 @@
 """Takes sub-requests for a program that is not a handler: pop, acquire, extend, settle.
 
-Each sub-request has a lease of its own, as a slow handler's has. So a request has at most `limit`
-of them taken, and each is settled, extended and taken back alone.
+Each sub-request has a lease of its own. So at most `limit` sub-requests of a request are taken, and
+each is settled, extended and taken back alone.
 """
 
 from __future__ import annotations
@@ -51,8 +51,8 @@ if TYPE_CHECKING:
 # The receipt of a sub-request that a program took: the proof that it holds the lease, as text.
 #
 # The text has no character that a URL would have to quote. Its op is random, so no program can
-# make the receipt of another one. The op also has a mark of its queue, so the text of a receipt
-# cannot be changed to name another queue, whose log would get the ending.
+# forge a receipt. The op also has a mark of its queue, so a receipt cannot be changed to name
+# another queue, whose log would get the ending.
 
 
 _NAME = r"[A-Za-z0-9_.:-]{1,128}"
@@ -66,7 +66,7 @@ _SHOWN_MOST = 60  # characters of a refused receipt
 
 @dataclass(frozen=True, slots=True)
 class Receipt:
-    """One lease of one sub-request. `taken_ms` is when it was taken, by the request's Redis."""
+    """One lease of one sub-request. `taken_ms` is when it was taken, by its Redis's clock."""
 
     queue: str
     request_id: str
@@ -174,9 +174,9 @@ def check_visible(visible_for: float) -> int:
 # ------------------------------------------------------------------ settle
 # Settles what a program took, by its receipt: done, dead, released, or more time.
 #
-# A repeat of a call finds that its lease is over, because the first one ended it. Then the result
-# that the first one wrote is looked for among those since the sub-request was taken. So a repeat
-# succeeds, and a receipt whose lease another program ended is refused.
+# If a call is repeated, its lease is over, because the first call ended it. Then the first call's
+# result is looked for among the results since the sub-request was taken. So a repeat succeeds, and
+# a receipt whose lease another program ended is refused.
 
 
 _PAGE = 500  # entries of `out` that are read in one call
@@ -185,8 +185,8 @@ _PAGE = 500  # entries of `out` that are read in one call
 async def done(receipt: Receipt, result: Body | None, ran_us: int) -> None:
     """Stores the result of a sub-request and counts it as done.
 
-    Raises ReceiptExpired, InvalidArgument, and NotDurable: then it is done, but too few replicas
-    have confirmed that.
+    Raises ReceiptExpired, InvalidArgument. Raises NotDurable if the sub-request is done, but too
+    few replicas have confirmed that.
     """
     status, body = stored(result)
     head = receipt.head(status, ran_us)
@@ -202,7 +202,7 @@ async def dead(receipt: Receipt, reason: str, ran_us: int) -> None:
 
 
 async def release(receipt: Receipt, delay_s: float) -> None:
-    """Returns a sub-request, uncharged; it may be taken again after `delay_s` seconds.
+    """Gives a sub-request back, uncharged; it may be taken again after `delay_s` seconds.
 
     Changes nothing if the sub-request was settled by this receipt before, or if its request has
     ended. Raises ReceiptExpired, InvalidArgument.
@@ -220,10 +220,10 @@ async def release(receipt: Receipt, delay_s: float) -> None:
 
 
 async def extend_term(receipt: Receipt, visible_for: float) -> bool:
-    """Holds a sub-request for `visible_for` seconds from now; False = its result is not wanted.
+    """Holds a sub-request for `visible_for` seconds from now.
 
-    False: the request was cancelled, or its deadline has passed. Raises ReceiptExpired,
-    InvalidArgument.
+    Returns False if its result is not wanted, because the request was cancelled or its deadline
+    has passed. Raises ReceiptExpired, InvalidArgument.
     """
     term = check_visible(visible_for)
     proof = (receipt.k, receipt.fence.decode(), receipt.op.decode())
@@ -287,10 +287,10 @@ async def _dispatch(receipt: Receipt, reply: Reply) -> None:
 async def _is_settled(receipt: Receipt, reply: Reply, *, is_dead: bool) -> bool:
     """Returns True if this receipt has settled its sub-request, and in the same way.
 
-    Without a retention an ended request has no results. Then the repeat counts as such.
+    If the ended request keeps no results, the call counts as a repeat.
     """
     if reply.is_ended:
-        if reply.summary.born > receipt.taken_ms:  # a later life of the id
+        if reply.summary.born > receipt.taken_ms:  # a later request has the id
             return False
         if not reply.summary.retain_ms:
             return True
@@ -313,8 +313,7 @@ async def _is_settled(receipt: Receipt, reply: Reply, *, is_dead: bool) -> bool:
 # ------------------------------------------------------------------ holder
 # Finds the lease of a sub-request that a program took, by the name of the sub-request.
 #
-# It is for callers that keep no receipt: a user who may read the keys of the request finds the
-# lease.
+# This is for callers that keep no receipt. A user who may read the request's keys may find it.
 
 
 TAKER = "taker:"  # how the names of programs that take begin
@@ -324,8 +323,8 @@ _FIELDS = ("queue", "durable")
 async def find_receipt(queue: str, request_id: str, index: int) -> Receipt | None:
     """Returns the receipt of the program that holds this sub-request now.
 
-    None: no program holds it, or the request is not in this queue. A worker is no such program.
-    Raises RedisError.
+    None if a worker or no program holds it, or if the request is not in this queue. Raises
+    RedisError.
     """
     stream = keys.request_keys(request_id)[0]
     row, fields, is_stream = await Batch(
@@ -355,11 +354,11 @@ async def _attempt(stream: bytes, entry_id: str) -> int:
 
 
 # ------------------------------------------------------------------ stand in
-# Keeps a queue whole that no worker serves: a program that takes sub-requests does what is due.
+# Does the maintenance of a queue that no worker serves, when a program takes sub-requests.
 #
 # A worker's heartbeat gives one worker the maintenance lock and names what is due. `stand_in` does
-# the same for a program without a heartbeat, but only while no worker beats. So the same duties
-# run as in a leading worker, by the same operations, when the program takes something.
+# the same for a program without a heartbeat, but only while no worker beats. The program then runs
+# the operations of a leading worker.
 
 
 _REST_MS = int(settings.AUDIT_S * 1000)
@@ -376,10 +375,10 @@ class Upkeep:
         self._rest_ms = _REST_MS
 
     async def do_due(self, taker: str) -> tuple[StandInReply, FairlaneError | None]:
-        """Does what is due if no worker lives; returns how the queue stands.
+        """Does what is due if no worker lives; returns the queue's state and the first error.
 
-        An error of a duty stops neither the other duties nor the caller: it is returned. Raises
-        RedisError if the queue can't be read.
+        An error of a duty does not stop the other duties or the caller. Raises RedisError if the
+        queue can't be read.
         """
         reply = await self._stand_in(taker)
         failure: FairlaneError | None = None
@@ -402,7 +401,7 @@ class Upkeep:
         """Returns the duties of a leader that are due."""
         shards = served(reply.shards, reply.left)
         duties: list[Callable[[], Operation[object]]] = []
-        if shards != (0,) or 0 < reply.delayed_due <= reply.now:  # no reply has the shards' slots
+        if shards != (0,) or 0 < reply.delayed_due <= reply.now:  # the reply lacks shards' slots
             duties.append(partial(workers.promote, self._queue, shards))
         if 0 < reply.active_due <= reply.now:
             duties.append(partial(look_after_and_feed, self._queue))
@@ -443,7 +442,7 @@ class Delivery(NamedTuple):
 class TakeRound(NamedTuple):
     """What one round over the lanes has brought, and its first error.
 
-    `wait_s`: the rate of the queue allows more after so long; 0 = it is not used up.
+    `wait_s`: after so long the rate of the queue allows more; 0 = it allows more now.
     """
 
     found: list[Delivery]
@@ -455,13 +454,13 @@ class TakeRound(NamedTuple):
 class Taker:
     """A program that takes from one queue; any thread may use it.
 
-    `name_of` returns its name, as results and dead letters show who had a sub-request.
+    `name_of` returns the program's name, which results and dead letters show.
     """
 
     queue: str
     name_of: Callable[[], str]
     upkeep: Upkeep = field(init=False)
-    turn: int = 0  # of the shards
+    turn: int = 0  # counts pops, so that shards take turns
 
     def __post_init__(self) -> None:
         self.upkeep = Upkeep(self.queue)
@@ -517,7 +516,7 @@ async def _take_now(
     """Takes what is there now."""
     found: list[Delivery] = []
     failure: FairlaneError | None = None
-    bound = _LAST  # of several shards, a less urgent lane is not popped before the others are empty
+    bound = _LAST  # a less urgent lane is popped when no shard has more urgent tokens
     misses = 0
     while len(found) < count and misses < len(shards):
         taker.turn += 1
@@ -561,7 +560,7 @@ async def exchange_tokens(
 
 
 async def _allowed(popped: Popped, rate: Rate) -> tuple[list[bytes], float]:
-    """Returns the tokens that may be used now, and how long the others wait, in their lane.
+    """Returns the tokens that may be used now, and how long the others wait in their lane.
 
     A program may try again after any time, so it takes no place in the bucket's line.
     """
@@ -614,9 +613,9 @@ def _acquire(
 async def _hold(
     queue: str, granted: list[Slice], settled: list[tuple[str, Reply]], visible_ms: int
 ) -> tuple[list[Delivery], FairlaneError | None]:
-    """Gives new leases their length, and dispatches what the acquires asked for, in one round trip.
+    """Sets the length of new leases, and makes the calls that the acquires ask for, in one batch.
 
-    Until then a lease lasts as long as its request says. So a program that dies in between loses
+    Until then a lease lasts as long as its request says. So a program that dies before loses
     nothing.
     """
     terms = [

@@ -1,4 +1,4 @@
-"""The workers of a queue: its registry, who lives, and what is done for those that died."""
+"""The workers of a queue: their registry, which of them live, and the end of dead ones."""
 
 from __future__ import annotations
 
@@ -44,10 +44,10 @@ if TYPE_CHECKING:
 
 _PROMOTED = 1000  # tokens a call
 _GLANCES = 250  # requests of one batch
-_ROWS = 300  # of one call
+_ROWS = 300  # rows of one call
 _CALLS = 20  # of one batch; each has hundreds of tokens
 NOW = 1  # `look_ms` of a reply: there is something to do now
-_AHEAD = 100  # checks that lie too far ahead, of one pass
+_AHEAD = 100  # checks too far ahead that one pass corrects
 _AHEAD_MS = 120_000  # no check lies farther ahead, unless there are very many requests
 _BITES = 20  # reaps of one request in one check; each takes back about 1,000 entries
 
@@ -163,11 +163,11 @@ async def look_after(
 ) -> int:
     """Checks the requests whose check is due, a bounded number; returns how many.
 
-    A glance is enough for most requests; only one that needs more is looked at closely. The more
-    requests are unfinished, the later a request that needs nothing is checked again: workers' notes
-    and the audit lead to damage sooner. A request that can't be read is postponed like the others,
-    and its error is put into `failed`. A step of a flow that gets its sub-requests from another one
-    is put into `fed`, see operations/hand_over.py.
+    A glance is enough for most requests; only a request that needs more is looked at closely. If
+    many are unfinished, a request that needs nothing is checked again later, because workers' notes
+    and the audit find damage sooner. If a request can't be read, it is postponed like the others,
+    and its error is put into `failed`. If a flow's step gets its sub-requests from other steps, it
+    is put into `fed`: see operations/hand_over.py.
     """
     now, names, scores, unfinished = await _due(queue)
     failed = {} if failed is None else failed
@@ -198,7 +198,7 @@ async def look_after(
 def _until_next(name: str, look_ms: int, calm_ms: int) -> int:
     """Returns the ms until the next check, from the `look_ms` of a glance.
 
-    With many requests the time varies, so that those submitted together are not all due together.
+    If there are many requests, the time varies, so that not all are due together.
     """
     if calm_ms > settings.AUDIT_MS:
         calm_ms = calm_ms * (256 + crc32(name.encode()) % 256) // 512
@@ -206,10 +206,10 @@ def _until_next(name: str, look_ms: int, calm_ms: int) -> int:
 
 
 def _not_before(score: str, now: int, due_ms: int) -> int:
-    """Returns when to check next. That must not be before an intent in the same entry.
+    """Returns when to check next, which must not be before an intent in the same entry.
 
-    The intent may be that of a new life, whose request is written only after the present one ended.
-    A check that then gives up the entry must give up the intent, too. No intent lies farther ahead
+    The intent may be of a later request with this id, written only after the present one ended. If
+    a check then gives up the entry, it must give up the intent, too. No intent lies farther ahead
     of `now` than a grace, and `now` is cut to seconds.
     """
     return max(due_ms, min(int(float(score)), now + settings.INTENT_GRACE_MS + 1000))
@@ -218,8 +218,8 @@ def _not_before(score: str, now: int, due_ms: int) -> int:
 async def _due(queue: str) -> tuple[int, list[str], dict[str, str], int]:
     """Returns the dispatch slot's time in ms, the due names, all scores, and the size of `active`.
 
-    An entry that no release of ours wrote is removed. A check that lies too far ahead is due, too:
-    it was set before the clock went back.
+    An entry that no release of ours wrote is removed. A check that lies too far ahead is due, too,
+    because it was set before the clock went back.
     """
     most = settings.MAINTAIN_MOST
     active = keys.active(queue)
@@ -256,7 +256,7 @@ async def glances(
 ) -> dict[str, GlanceReply | FairlaneError]:
     """Returns what the script glance reports of each request, or its error.
 
-    With `grace_ms`, each reply names the permits whose tokens have been on their way for longer.
+    If `grace_ms` is given, each reply names the permits whose tokens are on their way for longer.
     """
     ids = list(names)
     replies = await call_each([glance(queue, name, grace_ms) for name in ids], _GLANCES)
@@ -277,10 +277,10 @@ async def look_at(queue: str, request_id: str, score: str, now: int) -> bool:
     """
     reply = await reap_all(queue, request_id)
     is_lost = False
-    if reply.is_gone or reply.is_ended:  # a new life may follow, also after a deletion
+    if reply.is_gone or reply.is_ended:  # a later request may follow, also after a deletion
         names = keys.request_keys(request_id)
         marked = await scripts.abandon(names, seen=score, ttl=settings.MARKER_MS)
-        # A request, or the next life of this one, came and has ended since.
+        # A request, or a later one with this id, came and has ended since.
         has_come = marked.is_over and (reply.is_gone or marked.born != reply.summary.born)
         if has_come or marked.is_exists:  # a producer was quicker: the next check is about it
             return False
@@ -350,15 +350,14 @@ async def settle_reaps(queue: str, replies: Mapping[str, Reply | FairlaneError])
 
 
 # ------------------------------------------------------------------ live workers
-# Which workers of a queue beat, and the remedy where none does or the queue is paused.
+# Finds which workers of a queue beat, and the remedy if none does or the queue is paused.
 
 
 async def unserved(queue: str) -> str:
     """Returns the remedy for a queue that is paused, has no worker or has used up its rate.
 
-    It returns "" for any other.
-
-    Also "" if the workers cannot be read, because the caller reports something more important.
+    Returns "" for any other queue, and if the workers cannot be read, because the caller reports
+    something more important.
     """
     key = keys.workers(queue)
     asked = [
@@ -445,10 +444,10 @@ async def late_workers(queue: str) -> list[Late]:
 async def take_over(queue: str, worker: str, started: str) -> int:
     """Takes back what a dead worker held, then forgets the worker; returns how many requests.
 
-    Takes back its leases, and mints again the tokens that it popped and had not used. That costs a
-    call for each request that the worker held: it notes in Redis which tokens it takes before it
-    uses them. A request that can't be read is skipped: the audit finds its expired lease. The error
-    of a shard that takes no tokens is raised after the worker is forgotten.
+    Takes back the worker's leases, and mints again the tokens that it popped and did not use. That
+    costs a call for each request, because a worker notes its tokens in Redis before it uses them. A
+    request that can't be read is skipped: the audit finds its expired lease. The error of a shard
+    that takes no tokens is raised after the worker is forgotten.
     """
     fields = await Command(b"HGETALL", keys.taken(queue, worker))
     wanted: dict[str, list[str]] = {}
@@ -482,12 +481,12 @@ async def take_over(queue: str, worker: str, started: str) -> int:
 # ------------------------------------------------------------------ chores
 # What the leading worker does for requests that age, or wait for others.
 #
-# Both depend on the time or on other slots, so no script of the request alone can do them. A chore
-# may be done twice.
+# Both chores depend on the time or on other slots, so no script of the request alone can do them. A
+# chore may be done twice.
 
 
 async def do_chore(queue: str, request_id: str, chore: str) -> None:
-    """Does what a glance has reported: hastens a request, or starts it after others."""
+    """Does the chore that a glance reported: hastens a request, or starts it after others."""
     if chore == "aged":
         await _run(queue, request_id, scripts.hasten(keys.request_keys(request_id)))
         return
@@ -498,7 +497,7 @@ async def do_chore(queue: str, request_id: str, chore: str) -> None:
         for life, ending in zip(lives, endings, strict=True)
         if ending and mode == DONE
     ]
-    # A life that has ended is not read again: its tombstone may expire before the others end.
+    # An ended request is not read again, because its hash may expire before the others end.
     later = [
         life if ending is None else life._replace(is_over=True)
         for life, ending in zip(lives, endings, strict=True)

@@ -52,15 +52,15 @@ if TYPE_CHECKING:
 # ------------------------------------------------------------------ call stream
 # Sends an executor's calls to the workers, and gives each future its result.
 #
-# One thread sends the calls, as chunks of an open request. Another reads the results while calls
-# are sent and have none. The request is sealed when nothing is left to do for a moment, or when it
-# has very many calls; the next call then begins another one. So at most one request of an executor
-# runs at any time, and its limit bounds all calls.
+# One thread sends the calls, as chunks of an open request. Another thread reads the results while
+# sent calls have none. The request is sealed when it is idle for a moment, or has very many calls.
+# Then the next call begins another request. So at most one request of an executor runs at any time,
+# and its limit bounds all calls.
 
 
 _IDLE_S = 1.0  # an open request without any call is sealed after so long
 _MOST_CALLS = 100_000  # of one request, because its results are kept together
-_HELD_S = 0.05  # how often calls that a worker has begun are looked for, at the end
+_HELD_S = 0.05  # at the end, the pause between two looks at calls that workers run
 _TAKEN_BACK = "its executor was shut down"
 
 
@@ -71,7 +71,7 @@ class CallFuture(Future[Any]):
         """Cancels the future of a call that was sent, and that no worker has begun."""
         with self._condition:
             self._state = (
-                "PENDING"  # because `cancel` refuses a call that was sent, as one that runs
+                "PENDING"  # because `cancel` refuses a sent call, as it does one that runs
             )
         self.cancel()
         self.set_running_or_notify_cancel()
@@ -79,7 +79,7 @@ class CallFuture(Future[Any]):
 
 @dataclass(slots=True, frozen=True)
 class OneCall:
-    """One call: its future, its encoded arguments, what decodes its result, and its trace."""
+    """One call: its future, its encoded arguments, its result's decoder, and its trace."""
 
     future: CallFuture
     body: bytes
@@ -99,7 +99,7 @@ class EndedPace:
         self._now += 1
 
     def count(self, now: float) -> int:
-        """Returns how many ended in the second before `now`, as if evenly in each clock second."""
+        """Returns how many ended in the second before `now`, if each second's calls end evenly."""
         self._turn(now)
         return self._now + int(self._before * (1 - now % 1))
 
@@ -137,11 +137,11 @@ class CallStream:
         self._begin()
 
     def _begin(self) -> None:
-        """Begins without any call, also in a process that was forked: it has no thread of these."""
+        """Begins without any call, also after a fork, because a fork has none of these threads."""
         self._pid = os.getpid()
         self._changed = threading.Condition()  # guards everything below
         self._waiting: deque[OneCall] = deque()
-        self._again: list[OneCall] = []  # whose request ended before it had them
+        self._again: list[OneCall] = []  # not in their request before it ended
         self._now = _Current("")
         self._pace = EndedPace()
         self._thread: threading.Thread | None = None
@@ -157,7 +157,7 @@ class CallStream:
             self._check_open()
             self._waiting.extend(calls)
             if self._thread is None and self._waiting:
-                # Both threads start here: while the interpreter ends, none can start any more.
+                # Both threads start here, because none can start while the interpreter ends.
                 before, self._to_read = self._reader, SimpleQueue()
                 self._reader = threading.Thread(
                     target=self._read, args=(self._to_read, before), name="fairlane-results",
@@ -172,12 +172,12 @@ class CallStream:
             self._changed.notify_all()
 
     def check_open(self) -> None:
-        """Raises the same if no call is taken any more."""
+        """Raises what `add` raises if no call is taken any more."""
         with self._changed:
             self._check_open()
 
     def close(self, *, cancel: bool) -> None:
-        """Takes no more calls; with `cancel`, those that no worker has begun are cancelled."""
+        """Takes no more calls; if `cancel`, cancels those that no worker has begun."""
         with self._changed:
             self._is_closed = True
             self._takes_back |= cancel
@@ -224,7 +224,7 @@ class CallStream:
             to_read.put(None)
 
     def _first(self) -> list[OneCall]:
-        """Returns the calls that begin a request; without any, this thread must end."""
+        """Returns the calls that begin a request; [] = this thread must end."""
         with self._changed:
             self._now = _Current(keys.new_id())
             if calls := self._take():
@@ -290,7 +290,7 @@ class CallStream:
     def _take_back(self, queue: Queue) -> None:
         """Cancels the calls that no worker has begun, and returns when the others have ended.
 
-        A pause lets workers finish what they hold. A cancel alone would interrupt async calls.
+        A pause comes first, because a cancel alone would interrupt async calls.
         """
         now, request = self._now, queue.request(self._now.id)
         now.is_taken_back = True
@@ -311,9 +311,9 @@ class CallStream:
     def _next(self, index: int) -> list[OneCall] | None:
         """Waits for calls to send, and notes them as sent from `index` on.
 
-        Returns none when the executor is closed, when no call runs and none came for a moment, and
-        when the request has ended before its time. None: nothing came for so long that an empty
-        chunk must keep the request open.
+        Returns [] if the executor is closed, if no call runs and none came for a moment, or if the
+        request has ended early. Returns None if nothing came for so long that an empty chunk must
+        keep the request open.
         """
         with self._changed:
             now = self._now
@@ -353,7 +353,7 @@ class CallStream:
         return taken
 
     def _withdraw(self, calls: list[OneCall]) -> list[OneCall]:
-        """Returns which of these calls have not ended, and does not note them as sent any more."""
+        """Notes these calls as no longer sent; returns those of them that have not ended."""
         refused = {id(call) for call in calls}
         with self._changed:
             sent = self._now.sent
@@ -366,7 +366,7 @@ class CallStream:
             call.future.set_exception(error)
 
     def _break(self, error: BaseException) -> None:
-        """Ends every future that has not ended with the error."""
+        """Ends every open future with the error."""
         with self._changed:
             self._failure = self._failure or error
             left = [*self._now.sent.values(), *self._again]
@@ -400,7 +400,7 @@ class CallStream:
                 self._break(error)
             return
         with self._changed:
-            while now.is_adding:  # it may come too late, and then goes to the next request
+            while now.is_adding:  # a late chunk goes to the next request
                 self._changed.wait()
             left, now.sent, now.is_over = now.sent, {}, True
             now.ending += len(left)
@@ -410,10 +410,10 @@ class CallStream:
             self._set(now, [call.future, reader.cancelled(index)])
 
     def _end(self, now: _Current, result: Result) -> bool:
-        """Ends one call; returns True if no other will have a result.
+        """Ends one call; returns True if no other call will have a result.
 
-        While no call is sent, it waits for the next one instead of reading on: so the end of this
-        thread needs no answer of Redis.
+        While no call is sent, this thread waits for the next call and does not read. So its end
+        needs no answer of Redis.
         """
         with self._changed:
             call = now.sent.pop(result.index, None)
@@ -433,7 +433,7 @@ class CallStream:
     def _set(self, now: _Current, ended: list[Any]) -> None:
         """Ends a future, which runs its callbacks; `ended` is the future and its outcome.
 
-        This thread keeps neither of them while it waits: the program may drop the last reference.
+        This thread keeps neither while it waits, so that the program may drop the last reference.
         """
         future, outcome = ended
         ended.clear()
@@ -474,11 +474,10 @@ _PROTECTING = ("attempts", "time_limit", "deadline", "rate")  # options of a tas
 class Executor(concurrent.futures.Executor):
     """Runs calls of an app's tasks on its workers, behind the interface of concurrent.futures.
 
-    The calls are sub-requests of one request, or of one after the other: at most `max_workers`
-    workers run them at a time. The other options are those of a task, see TaskOptions, and apply
-    to all calls; the tasks' own options do not. So a task with attempts, a time limit, a deadline
-    or a rate of its own is refused unless the executor names that option, too. `limit`, the word of
-    a task, is the same as `max_workers`.
+    The calls are sub-requests of one request at a time, which at most `max_workers` workers run.
+    The other options are those of TaskOptions. They apply to all calls, and the tasks' own options
+    do not. So a task with attempts, a time limit, a deadline or a rate of its own is refused unless
+    the executor names that option, too. `limit` means the same as `max_workers`.
 
     A future raises TaskError with the remote traceback, and TaskCancelled if a person cancels the
     request. It can be cancelled until its call is sent. A call is sent when the workers need it
@@ -506,8 +505,8 @@ class Executor(concurrent.futures.Executor):
     def submit(self, fn: Any, /, *args: Any, **kwargs: Any) -> Any:
         """Submits one call of a task, or of the function that is registered as one.
 
-        Raises ArgumentsRefused, a TypeError: it is no task of the app, or cannot be called so;
-        RuntimeError after `shutdown`; BrokenExecutor after an error of Redis.
+        Raises ArgumentsRefused, a TypeError, if it is no task of the app or cannot be called so.
+        Raises RuntimeError after `shutdown`, and BrokenExecutor after an error of Redis.
         """
         task = self._task_of(fn)
         with creating(self.app.name) as span:
@@ -525,9 +524,9 @@ class Executor(concurrent.futures.Executor):
         """Submits a call for each tuple of elements; yields the results in order.
 
         All calls are checked before this returns, and before one is sent. `chunksize` is not
-        needed: workers take slices whose size fits the pace of the calls. A result that is not
-        there `timeout` seconds after this call raises TimeoutError. An iteration that ends early
-        cancels the calls that are not sent. Raises ArgumentsRefused and InvalidArgument.
+        needed, because the size of workers' slices fits the pace of the calls. If a result is not
+        there `timeout` seconds after this call, raises TimeoutError. If the iteration ends early,
+        calls that are not sent are cancelled. Raises ArgumentsRefused and InvalidArgument.
         """
         if isinstance(chunksize, bool) or not isinstance(chunksize, int) or chunksize < 1:
             raise InvalidArgument(f"chunksize {chunksize!r} is not valid: write 1 or more")
@@ -545,10 +544,10 @@ class Executor(concurrent.futures.Executor):
         return _results([call.future for call in reversed(calls)], until)
 
     def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
-        """Takes no more calls. With `wait`, returns when every call that was submitted has ended.
+        """Takes no more calls. If `wait`, returns when every submitted call has ended.
 
-        With `cancel_futures`, the calls that no worker has begun are cancelled, also those that are
-        sent. Raises RuntimeError in a callback of a future, with `wait`.
+        If `cancel_futures`, the calls that no worker has begun are cancelled, also those that are
+        sent. If `wait`, raises RuntimeError in a callback of a future.
         """
         self._calls.close(cancel=cancel_futures)
         if wait:

@@ -26,22 +26,22 @@ def task_options(task: str, given: dict[str, Any]) -> dict[str, Any]:
 
 
 def call_options(task: str, given: dict[str, Any]) -> dict[str, Any]:
-    """Returns options of one request of a task, also its `id`; raises the same."""
+    """Returns options of one request of a task, also its `id`. Raises as task_options does."""
     return _with_rate_key(task, _checked(f"task {task}", given, _CALL))
 
 
 def group_options(given: dict[str, Any]) -> dict[str, Any]:
-    """Returns options of a group's request; raises the same."""
+    """Returns options of a group's request. Raises as task_options does."""
     return _checked("group", given, _CALL)
 
 
 def executor_options(given: dict[str, Any]) -> dict[str, Any]:
-    """Returns options of an Executor, which are those of a task; raises the same."""
+    """Returns options of an Executor: those of a task. Raises as task_options does."""
     return _checked("executor", given, _TASK)
 
 
 def _with_rate_key(task: str, found: dict[str, Any]) -> dict[str, Any]:
-    """Makes a rate that of all calls of the task, because most requests of a task have one call."""
+    """Lets all calls of a task share its rate, because most requests of a task have one call."""
     if "rate" in found:
         found.setdefault("rate_key", task)
     return found

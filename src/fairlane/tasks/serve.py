@@ -53,25 +53,25 @@ _log = logging.getLogger("fairlane.worker")
 __fairlane_caller__ = True  # its frames are left out of a task's traceback: see worker/calls.py
 # Bytes that begin no text in UTF-8 and no array in MessagePack.
 _NO_TEXT = {*range(0x80, 0x90), *range(0xA0, 0xC2), *range(0xF5, 0x100)}
-_NAMED_MOST = 100  # kinds of calls that a process logs because it cannot make them
-UNKNOWN_AFTER_S = 10.0  # a worker looks so often whether it has an unknown task by now
-UNKNOWN_MOST_DAYS = 3  # for so long: it covers a weekend
+_NAMED_MOST = 100  # kinds of impossible calls that a process logs at most
+UNKNOWN_AFTER_S = 10.0  # after so long a worker may take the call of an unknown task again
+UNKNOWN_MOST_DAYS = 3  # then the call is dead: 3 days cover a weekend
 
 
 @dataclass(frozen=True, slots=True)
 class _Callee:
-    """What a worker needs of one task."""
+    """A task as a worker calls it."""
 
     signature: TaskSignature
     function: Callable[..., Any]
     is_async: bool
     hooks: Hooks
     has_hooks: bool
-    is_bare: bool  # it needs its arguments alone: no context, no hook, and no loop
+    is_bare: bool  # it takes only its arguments: no context, no hook, and no loop
 
     @classmethod
     def of(cls, task: Task[..., Any, Any]) -> _Callee:
-        """Returns what a worker needs of a task."""
+        """Returns the callee of a task."""
         signature, hooks = task.signature, task.app.hooks
         is_async = asyncio.iscoroutinefunction(task.function)
         has_hooks = bool(hooks.around or hooks.dead)
@@ -80,7 +80,7 @@ class _Callee:
 
 
 class _BodyReader(NamedTuple):
-    """What decodes the bodies of one task in one encoding."""
+    """Decodes the bodies of one task in one encoding."""
 
     callee: _Callee
     codec: Codec
@@ -104,9 +104,9 @@ class TaskCalls:
         self.queue = _one_queue(self.apps)
         self._tasks = {name: _Callee.of(task) for name, task in merged_tasks(self.apps).items()}
         self._waits = any(app.unknown_tasks == "wait" for app in self.apps)
-        # Most bodies are of the same task as the one before them, and are decoded in one step.
+        # Most bodies call the same task as the body before them, so one step decodes them.
         self._guess = _BodyReader.of(next(iter(self._tasks.values())), JSON)
-        self._unfit_calls: set[str] = set()  # those that were logged
+        self._unfit_calls: set[str] = set()  # those that are in the log
         self._loop = ProcessLoop()
 
     @property
@@ -117,7 +117,7 @@ class TaskCalls:
     def handler(self, *, is_async: bool | None = None) -> Any:
         """Returns the function that a Worker calls for each sub-request.
 
-        `is_async` False makes it a sync one, also if every task is async.
+        If `is_async` is False, the function is sync even if every task is async.
         """
 
         async def acall(body: bytes, context: Context) -> bytes | None:
@@ -146,7 +146,7 @@ class TaskCalls:
         return parts.task if parts is not None and parts.task in self._tasks else ""
 
     def _trace_of(self, body: bytes) -> str:
-        """Returns the trace of a call that has its own; "" for others."""
+        """Returns the trace in the body of a call; "" if it has none."""
         parts = _parts_of(body)
         return "" if parts is None else parts.trace
 
@@ -196,7 +196,7 @@ class TaskCalls:
             raise
 
     def _decoded(self, body: bytes) -> tuple[_Callee, Codec, dict[str, Any]]:
-        """Returns what a body asks for. Raises Reject or GiveBack."""
+        """Returns the task, the codec and the arguments of a body. Raises Reject or GiveBack."""
         guess = self._guess
         try:
             given = asdict(guess.decode(body).arguments)
@@ -214,7 +214,7 @@ class TaskCalls:
         return guess.callee, guess.codec, given
 
     def _reader_of(self, body: bytes) -> _BodyReader:
-        """Returns what decodes a body. Raises Reject or GiveBack."""
+        """Returns the reader of a body. Raises Reject or GiveBack."""
         codec = JSON if body[:1] == b"[" else MSGPACK
         try:
             parts = codec.decode_body(body)
@@ -254,7 +254,7 @@ class TaskCalls:
         for app in self.apps:
             for hook in app.hooks.startup:
                 if asyncio.iscoroutine(done := hook()):
-                    # It ran in a context of its own: the calls get what it has set there.
+                    # The hook ran in its own context, and the calls need what it has set.
                     for variable, value in self._loop.run(_with_context(done)).items():
                         variable.set(value)
 
@@ -306,10 +306,10 @@ def _one_queue(apps: list[App]) -> str:
 
 
 def _is_newer(body: bytes) -> bool:
-    """Returns True for a call in a later format: its version is later, or its encoding is new.
+    """Returns True if the version or the encoding of a call is newer than this worker.
 
-    A format of calls begins with an array, whose first value is the version. Bytes that begin
-    neither a text nor MessagePack's arrays are of an encoding that this worker lacks.
+    A call is an array, whose first value is the version. If a body begins neither a text nor an
+    array of MessagePack, this worker lacks its encoding.
     """
     for codec in (JSON, MSGPACK):
         try:
@@ -382,7 +382,7 @@ def _resolve(run: Callable[[Any], Any], done: Any) -> None:
 
 
 def _finish(run: Callable[[Any], Any], hook: Callable[..., Any], *args: Any) -> None:
-    """Calls a hook whose error must not hide what has happened already."""
+    """Calls a hook. Only logs its error, because that must not stop what follows."""
     try:
         _resolve(run, hook(*args))
     except Exception:  # noqa: BLE001  logged
@@ -390,7 +390,7 @@ def _finish(run: Callable[[Any], Any], hook: Callable[..., Any], *args: Any) -> 
 
 
 async def _afinish(hook: Callable[..., Any], *args: Any) -> None:
-    """Does the same in an event loop."""
+    """Does what _finish does, in an event loop."""
     try:
         if asyncio.iscoroutine(done := hook(*args)):
             await done
@@ -433,11 +433,11 @@ def workers_of(
     apps: list[App], url: str | None = None, *, id: str | None = None,  # noqa: A002  as Worker
     **options: Unpack[WorkerOptions],
 ) -> list[Worker]:  # fmt: skip
-    """Returns a worker for each queue of these apps, which share it if they have one name.
+    """Returns a worker for each queue of these apps. Apps with one name share a queue.
 
-    `url` is the Redis of all; None means that of the apps. The other queues' workers have the next
-    ports after that of `id`. Raises InvalidArgument: an app has no task, two apps of a queue have
-    one task's name or two Redis servers, and what Worker raises.
+    `url` is the Redis of all; None = each app's own. If `id` has a port, the workers after the
+    first have the next ports. Raises InvalidArgument if an app has no task, or if two apps of a
+    queue have tasks of one name or two Redis servers. Raises what Worker raises, too.
     """
     if not apps:
         raise InvalidArgument("no app is named: a worker needs one")
@@ -449,7 +449,7 @@ def workers_of(
             raise InvalidArgument(f"the apps of queue {queue} have two Redis URLs: name one")
         handler = TaskCalls(members).handler()
         opened = Queue.from_url(urls.pop(), name=queue)
-        for app in members:  # a task may submit others to its own app
+        for app in members:  # a task may submit calls to its own app
             app.url = opened.driver.url
         own = None if id is None else _next_port(id, number)
         worker = Worker(opened, handler, id=own, **options)
@@ -460,10 +460,10 @@ def workers_of(
 
 
 def run_workers(workers: list[Worker], *, until_idle: bool = False) -> int:
-    """Runs workers until a signal ends them, or, with `until_idle`, each queue is idle.
+    """Runs workers until a signal ends them or, if `until_idle`, until each queue is idle.
 
-    Several workers have a process each, and this one passes signals on. Returns 0, or the exit code
-    of the first worker that failed: then the others drain. Raises what Worker.run raises.
+    Several workers have a process each, and this one passes signals on. If a worker fails, the
+    others drain. Returns 0, or the exit code of the first that failed. Raises as Worker.run does.
     """
     if len(workers) == 1:
         return workers[0].run(until_idle=until_idle)
@@ -475,7 +475,7 @@ class _Group:
 
     def __init__(self, workers: list[Worker], *, until_idle: bool) -> None:
         self._workers, self._until_idle = workers, until_idle
-        self._end_of_parent, self._ours = os.pipe()  # no byte goes through it
+        self._end_of_parent, self._ours = os.pipe()  # no byte goes through this pipe
         self._pids: set[int] = set()
         self._code = 0
 

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 
 class FlowFilters(Paging, forbid_unknown_fields=True):
-    """Which runs: of `flow`, with each `property`, which is NAME=VALUE and may be given again."""
+    """The runs to find: of `flow`, with each `property` (NAME=VALUE, may be repeated)."""
 
     flow: str = ""
     property: list[str] = msgspec.field(default_factory=list)
@@ -35,9 +35,9 @@ class FlowFilters(Paging, forbid_unknown_fields=True):
 class StepRow(msgspec.Struct):
     """A step with the counts of its request. `sources` are the steps that feed it.
 
-    The first step has none. A step that `is_compensating` gets the dead sub-requests of its source.
-    `gets` is input, results, dead, branch (the results that name it), chosen (children that
-    results chose), join, or merge.
+    The first step has no source. If a step `is_compensating`, it gets the dead sub-requests of its
+    source. `gets` is input, results, dead, branch (the results that name this step), chosen
+    (children that results chose), join, or merge.
     """
 
     step: str
@@ -49,7 +49,7 @@ class StepRow(msgspec.Struct):
 
 
 class FlowState(msgspec.Struct):
-    """A run of a flow: `state` is active, done or cancelled; its steps are in their order."""
+    """A run of a flow. `state` is active, done or cancelled; `steps` are in the flow's order."""
 
     id: str
     flow: str
@@ -58,16 +58,16 @@ class FlowState(msgspec.Struct):
 
 
 class FlowList(msgspec.Struct):
-    """Runs, unfinished ones first; `after` continues behind them, null at the end."""
+    """Runs, unfinished ones first. `after` is the next page's cursor, null at the end."""
 
     flows: list[FlowState]
     after: str | None
 
 
 async def find(site: Site, call: Call) -> Response:
-    """Finds the runs that have all these properties, a page at a time.
+    """Finds a page of the runs that have all these properties.
 
-    A page reads a bounded part of the queue: it may have no run, and yet another one may follow.
+    A page reads a bounded part of the queue, so it may be empty although another one follows.
     """
     wanted = query(call, FlowFilters)
     pairs = [_property(text) for text in wanted.property]
@@ -82,7 +82,7 @@ async def find(site: Site, call: Call) -> Response:
 
 
 async def _kept(site: Site, run: str) -> FlowProgress | None:
-    """Returns the steps of a run; None if its retention is over meanwhile."""
+    """Returns the steps of a run; None if the run has expired meanwhile."""
     try:
         return await site.queue.flows.run(run).progress()
     except RequestNotFound:

@@ -1,4 +1,4 @@
-"""The live stream: its events, what the doctor finds beside them, the endpoints."""
+"""The live stream: its events, the doctor's findings beside them, and the endpoints."""
 
 from __future__ import annotations
 
@@ -33,10 +33,10 @@ if TYPE_CHECKING:
 
 
 # ------------------------------------------------------------------ broadcast
-# The events of a poller: each frame is encoded once, however many watch.
+# Sends the events of a poller. Each frame is encoded once for all watchers.
 
 
-# An error names the place of Redis, which is none of a caller's business.
+# These texts replace an error's own, because that names the place of Redis.
 _CUT_OFF = "Redis does not answer"
 _UNREAD = "The queue cannot be read: fairlane doctor finds out why"
 
@@ -44,8 +44,8 @@ _UNREAD = "The queue cannot be read: fairlane doctor finds out why"
 class Broadcast:
     """The events of a poller, whose parts are encoded once for all watchers.
 
-    A watcher that reads slowly gets several frames in one event, and loses those that history no
-    longer keeps. So its memory is bounded.
+    If a watcher reads slowly, one event has several frames, but none that has left the history.
+    So the memory is bounded.
     """
 
     def __init__(self, read: Callable[[], Awaitable[Snapshot]]) -> None:
@@ -54,7 +54,7 @@ class Broadcast:
         self._now: tuple[int, msgspec.Raw | None] = (-1, None)
 
     async def events(self, after: int) -> AsyncGenerator[RawLive, None]:
-        """Yields what is new behind the frame `after`, without an end."""
+        """Yields what is newer than the frame `after`, without an end."""
         poller = self.poller
         seen = -1 if poller.frames or poller.away else poller.changes
         async with poller.watching():
@@ -90,14 +90,14 @@ class Broadcast:
 
 
 # ------------------------------------------------------------------ examination
-# What is wrong with the servers and the queue, and the remedies; examined once a minute.
+# Examines once a minute what is wrong with the servers and the queue, and the remedies.
 
 
 FRESH_S = 60.0
 
 
 class Examination:
-    """The last examination of a queue; it is made again after a minute."""
+    """The last examination of a queue, which is repeated after a minute."""
 
     def __init__(self) -> None:
         self._last: Doctor | None = None
@@ -167,7 +167,7 @@ class Now(msgspec.Struct, frozen=True):
 class Live(msgspec.Struct, frozen=True):
     """One event: the frames since the last event, and the details of the newest look.
 
-    The first event has the last minutes. While Redis is away, one event has `away`, a sentence.
+    The first event has the last minutes. If Redis is unreachable, one event has a sentence, `away`.
     """
 
     frames: list[Frame]
@@ -177,7 +177,7 @@ class Live(msgspec.Struct, frozen=True):
 
 
 class RawLive(msgspec.Struct, frozen=True):
-    """The same, with parts that are encoded already: once, however many watch."""
+    """A `Live` whose parts are encoded already, once for all watchers."""
 
     frames: list[msgspec.Raw]
     every_s: float
@@ -243,16 +243,16 @@ def finding_of(one: Finding) -> FindingRow:
 
 
 # ------------------------------------------------------------------ watch
-# /v1/live, how the queue stands for all who watch it, and /v1/doctor, what is wrong with it.
+# /v1/live sends the state of the queue to all watchers; /v1/doctor returns what is wrong.
 
 
 _LOOK = ("view",)
 
 
 async def live(site: Site, call: Call) -> Response:
-    """Sends how the queue stands, once a second; the first event has its last minutes.
+    """Sends the state of the queue once a second; the first event has its last minutes.
 
-    With Last-Event-ID the first event has only what came since.
+    If Last-Event-ID is sent, the first event has only what came since.
     """
     after = 0
     with contextlib.suppress(ValueError):
@@ -262,7 +262,7 @@ async def live(site: Site, call: Call) -> Response:
 
 
 async def doctor(site: Site, _: Call) -> Response:
-    """Returns the findings of the last examination; it is made again after a minute."""
+    """Returns the findings of the last examination, which is repeated after a minute."""
     return answer(await site.examination.read(site.queue))
 
 

@@ -53,7 +53,7 @@ def to_bytes(given: Bytes) -> bytes:
 
 
 def from_bytes(raw: bytes) -> Bytes:
-    """Returns bytes as text, or in Base64 if they are none."""
+    """Returns bytes as text, or in Base64 if they are no text."""
     try:
         return raw.decode()
     except UnicodeDecodeError:
@@ -148,7 +148,7 @@ def shown(found: Progress, *, shows_by: bool) -> Progress:
 
 
 class RequestFields(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
-    """Which requests; states, priorities, tags and tenants may be several.
+    """Which requests; states, priorities, tags and tenants may be repeated.
 
     A request must have all tags, and one of the states, priorities and tenants.
     """
@@ -162,7 +162,7 @@ class RequestFields(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     newer_s: float | UnsetType = UNSET
 
     def given(self) -> dict[str, Any]:
-        """Returns the filters that the caller named, as Queue.list_requests calls them."""
+        """Returns the filters that the caller named, by their names in Queue.list_requests."""
         found = {name: getattr(self, name) for name in RequestFields.__struct_fields__}
         return {_FILTERS.get(name, name): one for name, one in found.items() if one is not UNSET}
 
@@ -171,11 +171,11 @@ _FILTERS = {"state": "states", "priority": "priorities", "tag": "tags", "tenant"
 
 
 class Filters(RequestFields, kw_only=True, forbid_unknown_fields=True):
-    """Which requests a list shows; states, priorities, tags and tenants may be given again.
+    """Which requests a list shows; states, priorities, tags and tenants may be repeated.
 
-    `sort` is priority, submitted, waiting or state, with - in front if it falls. Unfinished
-    requests come before ended ones in any order. Without it the most urgent one comes first, and
-    of the ended ones the newest ending.
+    `sort` is priority, submitted, waiting or state, with - in front if descending. Unfinished
+    requests always come before ended ones. If there is no `sort`, the most urgent unfinished
+    request comes first, and the newest of the ended ones.
     """
 
     limit: Annotated[int, msgspec.Meta(ge=1, le=1000)] = 100
@@ -255,7 +255,7 @@ class Take(msgspec.Struct, forbid_unknown_fields=True):
 class TakenOne(msgspec.Struct, omit_defaults=True):
     """A sub-request that was taken. Its receipt settles it.
 
-    If its producer has a trace, `traceparent` and `tracestate` name that as W3C Trace Context does.
+    If its producer has a trace, `traceparent` and `tracestate` name it as W3C Trace Context does.
     """
 
     receipt: str

@@ -45,17 +45,17 @@ if TYPE_CHECKING:
 
 
 MAX_CALLS = 1_000  # concurrent ones; further ones get 503, unless they ask for the health
-MAX_SPARE = 64  # connections above that, which are there for the health
+MAX_SPARE = 64  # connections above that, for calls that ask for the health
 MAX_IDLE_OF_ADDRESS = 200
-IDLE_S = 10.0  # a connection may be idle so long: so a head must be whole by then
+IDLE_S = 10.0  # a connection may be idle for so long, so a head must be whole by then
 STUCK_S = 60.0  # a caller that reads nothing of a stream for so long is cut off
 HEALTH = ("/livez", "/readyz")
-_YOUNG_S = 1.0  # for so long a connection of a busy address is not closed: its head is on the way
+_YOUNG_S = 1.0  # a younger connection is not closed, because its head may be on the way
 _FILES = 256  # files that the process opens beside its connections
 
 
 class Door:
-    """All connections of a server; `group_of` says which addresses count as one, None = as none."""
+    """All connections of a server. `group_of` returns an address's group; None = it has none."""
 
     def __init__(self, group_of: Callable[[str], str | None] = lambda address: address) -> None:
         self.connections: set[Connection] = set()
@@ -161,12 +161,12 @@ class Connection(H11Protocol):
         return int(self.transport.get_write_buffer_size())
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        """Enters."""
+        """Adds this connection to the door."""
         super().connection_made(transport)
         self._door.enter(self)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Leaves."""
+        """Removes this connection from the door."""
         self._door.leave(self)
         super().connection_lost(exc)
 
@@ -185,7 +185,7 @@ class Connection(H11Protocol):
         self._note()
 
     def send_400_response(self, msg: str) -> None:
-        """Refuses what is no HTTP, unless an answer has begun: then the connection just ends."""
+        """Refuses bytes that are no HTTP; only ends the connection if an answer has begun."""
         if self.conn.our_state in {h11.IDLE, h11.SEND_RESPONSE}:
             content = msgspec.json.encode(Refusal(400, msg).problem)
             headers = {**SAFE_HEADERS, "Content-Type": MEDIA, "Connection": "close"}
@@ -199,7 +199,7 @@ class Connection(H11Protocol):
         self.transport.close()
 
     def _admit(self) -> None:
-        """Chooses what the next call of this connection gets."""
+        """Chooses the app for the next call: only the health if the server is full."""
         self.app = self._health if self._door.is_full else self._whole
 
     def _note(self) -> None:
@@ -231,7 +231,7 @@ def _only_health(app: Any) -> Any:
 
 
 def _bounded_by_files() -> int:
-    """Returns how many calls the process has files for, after it asked for as many as it needs."""
+    """Raises the limit of open files if needed; returns how many calls it has files for."""
     wanted = MAX_CALLS + MAX_SPARE + _FILES
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft != resource.RLIM_INFINITY and soft < wanted:
@@ -245,7 +245,7 @@ def _bounded_by_files() -> int:
 
 
 DRAIN_S = 10  # calls may take so long after a signal; then they get 503
-_END_S = 5  # and then so long until their callers have it
+_END_S = 5  # then their callers may take so long to read it
 _HASTE_S = 1  # the same after a second signal
 PATIENCE_S = 10.0  # of a call while Redis does not answer; then its caller gets 503
 _SIGNALS = (signal.SIGTERM, signal.SIGINT)
@@ -263,8 +263,8 @@ def listen(host: str, port: int) -> socket.socket:
         )
     except (OSError, OverflowError) as error:
         raise InvalidArgument(f"{host}:{port} cannot be served ({error}): name another") from None
-    # Accepted connections inherit it. Without it each answer waits 40 ms for an ACK, because its
-    # head and its content are written apart; asyncio does not set it on such a socket.
+    # Accepted connections inherit this option, which asyncio does not set on such a socket. Without
+    # it each answer waits 40 ms for an ACK, because its head and its content are written apart.
     found.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     return found
 
@@ -278,12 +278,12 @@ def is_local(host: str) -> bool:
 
 @dataclass(frozen=True, kw_only=True)
 class Serving:
-    """What is served to whom, at which address.
+    """The queue to serve, its address, and who may call.
 
-    `tokens` is the file of bearer tokens. Unless it `needs_tokens`, every program of this machine
-    may do everything until that file is there. A taken message is held for `visible_s` seconds.
+    `tokens` is the file of bearer tokens. Unless `needs_tokens`, every program of this machine
+    may do everything until that file exists. A taken message is held for `visible_s` seconds.
     `rates` bounds how often a caller calls, None = not at all. `hooks_to_private` lets webhooks
-    call addresses that are not of the Internet. `proxies` name their callers.
+    call addresses that are not of the Internet. `proxies` may name their callers.
     """
 
     url: str
@@ -312,7 +312,7 @@ def serve(wanted: Serving, on_start: Callable[[str], None]) -> None:
     address = f"http://{shown}:{listening.getsockname()[1]}"
     with listening:
         asyncio.run(_serve(wanted, listening, lambda: on_start(address)))
-    for number in _SIGNALS:  # the process ends
+    for number in _SIGNALS:  # the process ends now
         signal.signal(number, signal.SIG_IGN)
 
 
@@ -321,7 +321,7 @@ async def _serve(wanted: Serving, listening: socket.socket, on_start: Callable[[
 
     from fairlane.web.app import make_app
 
-    # They log each form or call that is none; the caller gets that as a refusal.
+    # These libraries log each malformed form or call, which its caller gets as a refusal.
     logging.getLogger("python_multipart").setLevel(logging.CRITICAL)
     logging.getLogger("uvicorn.error").setLevel(logging.ERROR)
     queue = Queue(AsyncDriver(wanted.url, patience_s=PATIENCE_S), wanted.queue)
@@ -353,9 +353,9 @@ async def _sweep(door: Door) -> None:
 
 @contextlib.contextmanager
 def _ends_on_signals(server: uvicorn.Server, site: Site, door: Door) -> Iterator[None]:
-    """Lets a signal end the streams, and then the server; a second one does not wait for calls.
+    """Lets a signal end the streams, and then the server. A second one does not wait for calls.
 
-    In both cases each call that goes on gets a refusal. A signal after the block ends the process.
+    In both cases a call that still runs gets a refusal. A signal after the block ends the process.
     """
     loop = asyncio.get_running_loop()
     is_over = False

@@ -1,7 +1,7 @@
 """Shares the waits of a server's callers at Redis: for work, and for results.
 
-A wait holds a connection of its own. So of all callers that wait for work one waits at Redis, and
-one call waits for the next results of all requests that are read (0046).
+A wait holds a connection of its own. So only one of the callers that wait for work waits at Redis,
+and one call waits for the next results of all requests (0046).
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 # Follows the completion log for all streams of a server with one blocking call.
 
 
-_AGAIN_S = 1.0  # after an error of Redis
+_AGAIN_S = 1.0  # the pause after an error of Redis
 
 
 class Follower:
@@ -50,7 +50,7 @@ class Follower:
         self._task: asyncio.Task[None] | None = None
 
     async def wait(self, seen: int) -> None:
-        """Returns when `count` is not `seen` any more: only then there may be something to read."""
+        """Returns when `count` differs from `seen`, because then there may be endings to read."""
         async with self._changed:
             await self._changed.wait_for(lambda: self.count != seen)
 
@@ -75,7 +75,7 @@ class Follower:
             try:
                 if not after:
                     after = await driver.run(last_completion(name))
-                    await self._wake(1)  # what was logged before that place, each reads for itself
+                    await self._wake(1)  # each stream reads earlier endings itself
                 found = await driver.run(read_completions(name, after, settings.BLOCK_MS))
             except FairlaneError:  # the streams stay open until Redis answers again
                 after = ""
@@ -93,13 +93,13 @@ class Follower:
 
 T = TypeVar("T")
 Entries = list[tuple[bytes, list[bytes]]]
-LOOK_S = 1.0  # between two looks whether a caller still waits
-MAX_TRIES = 16  # concurrent ones: the first calls of a server need connections of their own
-BLOCK_MS = 250  # one wait for results; a new reader is in it after so long
+LOOK_S = 1.0  # between two checks if a caller still waits
+MAX_TRIES = 16  # concurrent tries, because the first calls of a server need own connections
+BLOCK_MS = 250  # one wait for results; a new reader is part of the next wait
 PAGE = 8  # entries of `out` that one wait brings of each request
-STATE_S = settings.BLOCK_MS / 1000  # between two looks whether a request has ended
+STATE_S = settings.BLOCK_MS / 1000  # between two checks if a request has ended
 _SOONEST_S, _LATEST_S = 0.02, 0.5  # between two looks at results in a cluster
-_EACH_S = 0.001  # and for each request: so there are at most a thousand looks a second
+_EACH_S = 0.001  # that and more for each request, so there are at most 1,000 looks a second
 
 
 class TakeLine:
@@ -115,9 +115,9 @@ class TakeLine:
         wait_s: float,
         goes_on: Callable[[], Awaitable[bool]],
     ) -> list[T]:
-        """Returns what `take` finds within `wait_s`; [] also if the caller does not go on.
+        """Returns what `take` finds within `wait_s`; [] also if the caller has gone.
 
-        `take` gets how long it may wait at Redis. Whether the caller goes on is asked each second.
+        `take` gets how long it may wait at Redis. `goes_on` is called each second.
         """
         ends = clock.mono_s() + wait_s
         async with self._tries:
@@ -135,7 +135,7 @@ class TakeLine:
     async def _my_turn(
         self, ends: float, goes_on: Callable[[], Awaitable[bool]]
     ) -> AsyncGenerator[bool, None]:
-        """Waits for the first place; False: the time is over, or the caller does not go on."""
+        """Waits for the first place; yields False if the time is over or the caller has gone."""
         turn = asyncio.ensure_future(self._turn.acquire())
         try:
             while not turn.done():
@@ -152,7 +152,7 @@ class TakeLine:
 
 
 class _Read(NamedTuple):
-    """A read of the results behind the entry `after` of `out`, as `read_results` has it."""
+    """The arguments with which `read_results` reads what is behind the entry `after` of `out`."""
 
     request_id: str
     after: bytes
@@ -162,17 +162,17 @@ class _Read(NamedTuple):
 
 @dataclass
 class _Wait:
-    """The streams that wait for what is behind one entry."""
+    """The streams that wait for entries behind the same one."""
 
     found: asyncio.Future[Entries] = field(default_factory=asyncio.Future)
     streams: int = 0
 
 
 class SharedResultsReader:
-    """Reads the results of many requests; one call waits for the next ones of all of them.
+    """Reads the results of many requests. One call waits for the next results of all.
 
-    A cluster has the requests in different slots, which no call can wait for. There it looks at
-    each, the more seldom the more there are.
+    In a cluster, requests are in different slots, and no call can wait for several slots. There
+    each request is polled, less often if there are many.
     """
 
     def __init__(self, queue: Queue) -> None:
@@ -225,7 +225,7 @@ class SharedResultsReader:
     async def _follow(self) -> None:
         driver = self._queue.driver
         while self._waits:
-            # Of two places in one stream the earlier one has something to read already.
+            # If readers are at two places of one stream, the earlier one need not wait.
             asked = dict(sorted(self._waits, key=_newest_first))
             try:
                 if driver.is_cluster:
@@ -234,7 +234,7 @@ class SharedResultsReader:
                     found = await driver.run(_look_at_each(asked))
                 else:
                     found = await driver.run(_wait_for_any(asked))
-            except FairlaneError:  # the streams find out for themselves
+            except FairlaneError:  # the streams' own calls raise it
                 await asyncio.sleep(_AGAIN_S)
                 continue
             for request_id, rows in found:

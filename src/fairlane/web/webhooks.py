@@ -1,4 +1,4 @@
-"""Posts the endings of requests to webhooks; /v1/webhooks names where."""
+"""Posts the endings of requests to webhooks, which /v1/webhooks manages."""
 
 from __future__ import annotations
 
@@ -49,8 +49,8 @@ if TYPE_CHECKING:
 # Posts one event, signed as Standard Webhooks specifies, to an address that may be called.
 
 
-CALL_S = 15.0  # of one post, with the name's resolution and the answer's head
-_ERROR_MOST = 200  # characters
+CALL_S = 15.0  # of one post, from resolving the name to the answer's head
+_ERROR_MOST = 200  # characters of an error
 _GONE = 410  # the receiver wants no more events
 _SLOW_DOWN = {429, 503}
 _LONGEST_AFTER_S = 3_600
@@ -74,7 +74,7 @@ _ISATAP = {b"\x00\x00\x5e\xfe", b"\x02\x00\x5e\xfe"}
 
 
 class Posted(NamedTuple):
-    """What came of a post: "" = it was delivered. `is_over`: the receiver wants nothing more."""
+    """The outcome of a post: no `error` = delivered; `is_over`: the receiver wants no more."""
 
     error: str = ""
     is_over: bool = False
@@ -133,9 +133,9 @@ def _outcome(response: httpx2.Response) -> Posted:
 
 
 async def _address(host: str, port: int, *, to_private: bool) -> str:
-    """Returns an address of the host. The post goes to this one, whatever the name is later.
+    """Returns an address of the host. The post goes there, even if the name changes meanwhile.
 
-    Raises OSError if it is unknown, or if it is not one of the Internet and must be.
+    Raises OSError if the host is unknown, or if its address must be of the Internet and is not.
     """
     loop = asyncio.get_running_loop()
     found = await loop.getaddrinfo(host, port, type=socket.SOCK_STREAM)
@@ -153,7 +153,7 @@ async def _address(host: str, port: int, *, to_private: bool) -> str:
 def is_public(address: str) -> bool:
     """Returns True for an address of the Internet, also if a gateway (NAT64) leads to it.
 
-    Other IPv6 addresses that have an IPv4 one in them are of none: nothing is called by them.
+    Other IPv6 addresses that contain an IPv4 address are not public: nothing is called by them.
     """
     found = ipaddress.ip_address(address.partition("%")[0])
     if isinstance(found, ipaddress.IPv6Address):
@@ -169,8 +169,8 @@ def is_public(address: str) -> bool:
 # ------------------------------------------------------------------ deliverer
 # Delivers the webhooks of a queue: one server at a time, each webhook independent of the others.
 #
-# Events go out in their order. While one fails, its webhook waits: with a growing pause, and after
-# a day it is stopped until it is resumed.
+# Events go out in their order. While an event fails, its webhook waits, with a growing pause. After
+# a day the webhook is stopped until a user resumes it.
 
 
 ROUND_S = 1.0  # between two looks at what is to be delivered
@@ -182,8 +182,8 @@ _log = logging.getLogger(__name__)
 class Event(msgspec.Struct):
     """What is posted: `type` is always request.ended, `timestamp` when it ended (ISO 8601).
 
-    `tags_known` is false if the webhook wants tags, and the request is no longer kept. Then it is
-    posted without knowing whether the request had them.
+    `tags_known` is false if the webhook wants tags, but the request is no longer kept. Then the
+    event is posted, because the request may have had the tags.
     """
 
     type: str
@@ -203,7 +203,7 @@ class Deliverer:
         self._at_work: dict[str, asyncio.Task[None]] = {}
 
     async def run(self) -> None:
-        """Delivers until it is cancelled; then another server may."""
+        """Delivers until it is cancelled; then another server may deliver."""
         import httpx2
 
         timeout = httpx2.Timeout(10.0)
@@ -283,7 +283,7 @@ class Deliverer:
             _log.exception("webhook %s waits", hook.name)
 
     async def _page(self, now: Deliveries) -> tuple[list[Completion], Deliveries]:
-        """Returns events behind the cursor; if the log has lost that place, all that it keeps."""
+        """Returns events behind the cursor; if the log has lost that place, all that are kept."""
         read = self._queue.driver.run
         try:
             return await read(read_completions(self._queue.name, now.cursor, 0)), now
@@ -325,7 +325,7 @@ class Deliverer:
 
 
 def failed(now: Deliveries, log_id: str, posted: Posted, now_ms: int) -> Deliveries:
-    """Returns what stands after a failed post: when it is repeated, or that it is given up."""
+    """Returns the state after a failed post: when it is repeated, or why the webhook stops."""
     since_ms = now.failing_since_ms or now_ms
     pause_ms = max(retry_delay_ms(now.attempts + 1, *BACKOFF_MS), int(posted.again_s * 1000))
     stopped = ""
@@ -340,7 +340,7 @@ def failed(now: Deliveries, log_id: str, posted: Posted, now_ms: int) -> Deliver
 
 
 def skipped(now: Deliveries, log_id: str) -> Deliveries:
-    """Returns what stands behind an event that is not wanted; it may be the one that failed."""
+    """Returns the state after an event that is not wanted, which may be the one that failed."""
     if now.pending and place(log_id) >= place(now.pending):
         now = _without_failure(now)
     return msgspec.structs.replace(now, cursor=log_id)
@@ -364,12 +364,12 @@ def _is_due(hook: Hook, found: Round) -> bool:
 
 
 def id_of(queue: str, log_id: str) -> str:
-    """Returns the id of an event: without a dot, because dots separate what is signed."""
+    """Returns the id of an event. It has no dot, because dots separate the signed parts."""
     return f"{queue.replace('.', '~')}~{log_id}"  # no name has a ~
 
 
 async def _tags_of(one: Completion) -> tuple[str, ...] | None:
-    """Returns the tags of the life that ended; None if it is no longer kept."""
+    """Returns the tags of the request that ended; None if it is no longer kept."""
     born, tags = await read(one.id, "born", "tags")
     if born != str(one.submitted_ms):
         return None
@@ -429,7 +429,7 @@ class Resume(msgspec.Struct, forbid_unknown_fields=True):
 
 
 async def list_webhooks(site: Site, _: Call) -> Response:
-    """Lists the webhooks and how far each one is."""
+    """Lists the webhooks, each with its state and its cursor."""
     found = await site.queue.driver.run(webhooks.list_webhooks(site.queue.name))
     return answer(WebhookList([row_of(hook) for hook in found]))
 
@@ -446,14 +446,14 @@ async def add(site: Site, call: Call) -> Response:
 
 
 def _summary(given: NewWebhook) -> str:
-    """Returns what was given, for the audit trail."""
+    """Returns the given values as text, for the audit trail."""
     filters = {"states": given.states, "tags": given.tags}
     named = (f"{name}={','.join(values)}" for name, values in filters.items() if values)
     return " ".join((f"url={given.url}", *named))
 
 
 async def resume(site: Site, call: Call) -> Response:
-    """Posts the event that failed again now, also of a stopped webhook; or skips it."""
+    """Posts or skips the event that failed, now; resumes the webhook if it was stopped."""
     given = await document(call, Resume)
     await trail_of(call).note(given=f"skip={given.skip}")
     name = call.path_params["name"]

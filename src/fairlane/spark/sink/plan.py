@@ -57,7 +57,7 @@ _TERMS: dict[str, tuple[tuple[type[DataType], ...], str]] = {
     "run_at": ((TimestampType,), "a timestamp"),
     "deadline": ((StringType,), "a text such as 90s"),
 }
-# Options that Spark's own streaming leaves among ours.
+# Options of Spark's streaming, which Spark passes together with ours.
 STREAM_OPTIONS = ("checkpointLocation", "queryName")
 _BODY = "body"
 
@@ -109,7 +109,7 @@ class WritePlan:
 
 
 def plan_of(options: SparkOptions, schema: StructType, *, is_stream: bool) -> WritePlan:
-    """Returns the plan of a write. Raises InvalidArgument, one sentence each."""
+    """Returns the plan of a write. Raises InvalidArgument."""
     mode = options.choice("writeMode", MODES, "staged")
     request, request_column = _target(options, schema)
     body_column, body_format = _body(options, schema)
@@ -149,7 +149,7 @@ def plan_of(options: SparkOptions, schema: StructType, *, is_stream: bool) -> Wr
 
 
 def _check_together(plan: WritePlan, *, is_stream: bool) -> None:
-    """Raises InvalidArgument for options that do not go together."""
+    """Raises InvalidArgument if two options exclude each other."""
     if plan.mode == "dedupe" and not plan.key_column:
         raise InvalidArgument(
             "writeMode dedupe needs the column that identifies a row: give keyColumn"
@@ -186,7 +186,7 @@ def _txn(options: SparkOptions, *, is_stream: bool) -> str:
 
 
 def _body(options: SparkOptions, schema: StructType) -> tuple[str, str]:
-    """Returns the column that is the body, or the format in which a row becomes one."""
+    """Returns the column that is the body, or the format in which a row becomes a body."""
     if "bodyFormat" in options:
         if "bodyColumn" in options:
             raise InvalidArgument("bodyColumn and bodyFormat exclude each other: choose one")
@@ -207,7 +207,7 @@ def _body(options: SparkOptions, schema: StructType) -> tuple[str, str]:
 
 
 def _check_kind(kind: DataType, column: str, body_format: str) -> None:
-    """Raises InvalidArgument for a type that Python cannot read, or that has no form in a body."""
+    """Raises InvalidArgument for a type that Python cannot read, or that a body cannot hold."""
     if isinstance(kind, YearMonthIntervalType):
         raise InvalidArgument(
             f'column "{column}" holds {kind.simpleString()}, which Spark cannot hand to Python: '
@@ -311,8 +311,8 @@ def _column(options: SparkOptions, schema: StructType, option: str) -> str:
 def column_of(name: str, columns: Sequence[str]) -> str:
     """Returns the column of this name, "" if there is none.
 
-    As in Spark, the case of letters does not matter, unless two columns differ in nothing else.
-    Raises InvalidArgument when none of several such columns has exactly this name.
+    As in Spark, the case of letters does not matter, unless columns differ only in case. Then one
+    of them must have exactly this name, else InvalidArgument is raised.
     """
     if name in columns:
         return name

@@ -1,4 +1,4 @@
-"""The writers of the sink, staged, direct and pipelined, and what they log of their counts."""
+"""Writes rows as the sink does, staged, direct or pipelined, and logs how many were added."""
 
 from __future__ import annotations
 
@@ -47,18 +47,18 @@ if TYPE_CHECKING:
 
 
 # ------------------------------------------------------------------ counts
-# Logs how many rows a write added, and warns when these are not the rows that it was given.
+# Logs how many rows a write added, and warns if some of its rows were not added.
 
 
 _log = logging.getLogger("fairlane.spark")
 _NAMED = 3  # requests that one line names
-# A write with more parts than this, most of them of requests that have others, gets a hint.
+# A write with more parts gets a hint if its requests have at least 2 on average.
 _MANY_PARTS = 1_000
 _APART = "write new rows with a txn and a request of their own"
 
 
 def log_brought(txn: str, brought: Sequence[Brought]) -> None:
-    """Logs what a commit brought; as a warning, unless it brought all rows that it was given."""
+    """Logs how many rows a commit added; warns unless it added all that it was given."""
     others = [part for part in brought if not part.is_same]
     counted = others or brought
     staged, added = sum(part.given for part in counted), sum(part.added for part in counted)
@@ -82,7 +82,7 @@ def log_brought(txn: str, brought: Sequence[Brought]) -> None:
 
 
 def log_added(txn: str, requests: Sequence[str], rows: int, new: int, *, by_keys: bool) -> None:
-    """Logs how many rows joined their requests; as a warning when some were there before."""
+    """Logs how many rows joined their requests; warns if some were there before."""
     text = f"txn {txn}: {new:,} of {rows:,} rows were added to {_named(requests)}"
     if new < rows and by_keys:
         text += "; rows with the keys of the others were there before"
@@ -97,7 +97,7 @@ def log_added(txn: str, requests: Sequence[str], rows: int, new: int, *, by_keys
 def hint_at_scattered(column: str, requests: int, parts: int) -> None:
     """Warns if the rows of most requests came from several partitions: each part costs calls.
 
-    `parts` counts the requests of each partition.
+    `parts` is the sum of the requests of each partition.
     """
     if not column or parts <= _MANY_PARTS or parts < 2 * requests:
         return
@@ -153,7 +153,7 @@ class Adder:
         self._added: dict[str, Added] = {}
 
     def write(self, batches: Iterable[Any]) -> list[Added]:
-        """Adds all rows. Raises as direct_append.add does, and InvalidArgument."""
+        """Adds all rows. Raises what direct_append.add raises, and InvalidArgument."""
         for batch in batches:
             for group in self._reader.groups(batch):
                 added = self._begun(group)
@@ -230,10 +230,10 @@ def begin_first(plan: WritePlan) -> None:
 
 
 def commit_live(plan: WritePlan, messages: Sequence[LiveMessage | None]) -> None:
-    """Seals the written requests, if that is wanted. Warns if their rows came in many parts.
+    """Seals the written requests if `finalize`. Warns if their rows came in many parts.
 
-    If a request was cancelled, seals all others first, and then raises RequestEnded. Its
-    remaining rows do not run.
+    If a request was cancelled, seals all others, and then raises RequestEnded. The remaining
+    rows of the cancelled request do not run.
     """
     requests = _requests(plan, messages)
     parts = sum(len(message.parts) for message in messages if message is not None)
@@ -243,7 +243,7 @@ def commit_live(plan: WritePlan, messages: Sequence[LiveMessage | None]) -> None
 
 
 def abort_live(plan: WritePlan) -> None:
-    """Cancels the requests that are this write's alone; others keep their rows."""
+    """Cancels the requests if no other write adds rows to them; else they keep their rows."""
     if not is_abortable(plan):
         return
     try:
@@ -256,7 +256,7 @@ def abort_live(plan: WritePlan) -> None:
 
 
 def _requests(plan: WritePlan, messages: Sequence[LiveMessage | None]) -> list[str]:
-    """Returns the requests that were written to; without any row, the one that is named."""
+    """Returns the requests that were written to, and the named one even without rows."""
     requests: dict[str, None] = {}
     if plan.request and not plan.terms:
         requests[plan.request] = None
@@ -311,8 +311,8 @@ class LiveStreamWriter(DataSourceStreamArrowWriter):
     def commit(self, messages: list[Any], batchId: int) -> None:  # noqa: N803  Spark's name
         """Runs once for a micro-batch, and again if Spark cannot be sure that it ran.
 
-        If a request was cancelled, that is logged, and the stream goes on. An error would
-        come again at every restart of the stream.
+        If a request was cancelled, that is only logged, because an error would come again at
+        every restart of the stream.
         """
         try:
             commit_live(self.plan, messages)
@@ -343,7 +343,7 @@ class Staged:
 
 @dataclass
 class StagedMessage(WriterCommitMessage):
-    """Carries a task's areas to the driver. `query` is the stream's id, "" of a batch."""
+    """Carries a task's areas to the driver. `query` is the stream's id, "" for a batch."""
 
     parts: list[Staged] = field(default_factory=list)
     query: str = ""
@@ -355,7 +355,8 @@ class _Filling:
     def __init__(self, group: RowGroup, name: str) -> None:
         self.staged = Staged(group.request, Area(name, 0, 0), group.terms)
         self.count = self.size = 0
-        self.columns: tuple[list[bytes], ...] = ([], [], [], [])  # of bodies, then of keys
+        # The lengths and the bytes of bodies, then those of keys.
+        self.columns: tuple[list[bytes], ...] = ([], [], [], [])
 
     def take(self, count: int, packed: Sequence[bytes]) -> int:
         """Counts a chunk; returns its number."""
@@ -363,7 +364,7 @@ class _Filling:
         return self.staged.area.chunks
 
     def hold(self, count: int, size: int, *parts: Any) -> None:
-        """Keeps a copy of some rows, so that their batch can go."""
+        """Keeps a copy of some rows, so that their batch can be freed."""
         for column, part in zip(self.columns, parts, strict=False):
             column.append(bytes(part))
         self.count += count
@@ -386,7 +387,7 @@ class Stager:
         self, plan: WritePlan, driver: Any, txn: str, partition: int, attempt: int
     ) -> None:
         self.plan, self.driver, self.txn = plan, driver, txn
-        # A restarted driver repeats the numbers of attempts, and an area must not be repeated.
+        # The name must be new, and a restarted driver repeats the numbers of attempts.
         self.name = f"{partition}:{attempt}:{secrets.token_hex(4)}"
         self._reader = Reader(plan, partition)
         self._filling: dict[str, _Filling] = {}
@@ -482,7 +483,7 @@ def shares_of(plan: WritePlan, messages: Sequence[StagedMessage | None]) -> list
 def commit_staged(
     plan: WritePlan, txn: str, messages: Sequence[StagedMessage | None]
 ) -> list[Brought]:
-    """Commits a transaction; returns and logs what came in. Raises as commit does."""
+    """Commits a transaction; returns and logs what it added. Raises what commit raises."""
     shares = shares_of(plan, messages)
     parts = sum(len(share.areas) for share in shares)
     hint_at_scattered(plan.request_column, len(shares), parts)
@@ -495,14 +496,14 @@ def commit_staged(
 
 
 def _how_to_go_on(plan: WritePlan, txn: str) -> str:
-    """Returns the remedy for a commit that was interrupted: only its own name continues it."""
+    """Returns the remedy for an interrupted commit, which only the same txn continues."""
     if txn != plan.txn:
         return "some rows may be in: start the stream again, and its commit goes on"
     return f"some rows may be in: repeat the write with the same txn, {txn}, to go on"
 
 
 def abort_staged(plan: WritePlan, txn: str, messages: Sequence[StagedMessage | None]) -> None:
-    """Drops the areas that were reported, unless they are pinned; the others expire."""
+    """Drops the reported areas that are not pinned. Areas that were not reported expire."""
     areas: dict[str, list[str]] = {}
     for message in messages:
         for part in message.parts if message is not None else ():
@@ -513,7 +514,7 @@ def abort_staged(plan: WritePlan, txn: str, messages: Sequence[StagedMessage | N
 
 
 def look_first(plan: WritePlan) -> None:
-    """Raises now what would keep the commit from writing to the named request."""
+    """Raises now if the commit could not write to the named request."""
     if plan.request and not plan.terms:
         run(plan, look(TxnShare(plan.request, plan.policy, []), plan.transaction(plan.txn)))
 

@@ -3,10 +3,10 @@
 An offset is a place in a Redis stream, so the same two offsets always mean the same entries.
 Reading changes nothing: there is no consumer group, no acknowledgement and no removal.
 
-In an offset, `123-4` means: up to this entry, which was read. `[123-4` means: up to this entry,
-which was not. A query marks its place in the log, which keeps what the query has not read. But the
-log is capped, so a query that is far behind, or was away for a day, may lose entries. A failover
-may take back the log's end. Every batch checks both, because Spark cannot.
+The offset `123-4` means that this entry was read last; `[123-4` means that it is read next. A query
+marks its place in the log, and the log keeps all later entries. But the log is capped, so a query
+that is far behind, or was away for a day, may lose entries. A failover may take back the log's end.
+Every batch checks both, because Spark cannot.
 """
 
 from __future__ import annotations
@@ -100,7 +100,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     An offset is {name: place, "born": ms, "reader": name}. `born` (0 for the log) distinguishes
     the request from a later one with the same id. `reader` names the query among the readers of
-    the log. As it is in the checkpoint, a query that starts again has the same name.
+    the log. The checkpoint keeps `reader`, so a query that starts again has the same name.
     """
 
     def __init__(self, view: str, options: SparkOptions, schema: StructType) -> None:
@@ -152,12 +152,12 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             return self._offset(span.last if span else completion.BEGIN, born)
         offset: dict[str, Any] = json.loads(self.starting)
         at = offset[self.name]
-        if "-" not in at:  # an offset names an entry, because only the loss of one can be noticed
+        if "-" not in at:  # an offset names an entry, because only an entry's loss is noticed
             at = self._place_of(at, span)
         return self._offset(at, offset["born"] or born)
 
     def _place_of(self, moment_ms: str, span: completion.Span | None) -> str:
-        """Returns the place before the first entry that is not older. Raises DataLost."""
+        """Returns the place before the first entry since a moment. Raises DataLost."""
         with closing(SyncDriver(self.redis)) as driver:
             first = driver.run(stream_ranges.first_from(self.stream, moment_ms))
             if self.fails and not self.request:
@@ -167,7 +167,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return _BEFORE + first if first else span.last if span else completion.BEGIN
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802  Spark's name
-        """Returns a limit that the options set; `latestOffset` also has the others."""
+        """Returns one limit of the options; `latestOffset` applies all of them."""
         if self.most:
             return ReadMaxRows(self.most)
         if self.most_bytes:
@@ -175,14 +175,14 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return ReadMinRows(self.least) if self.least else ReadAllAvailable()
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802  Spark's name
-        """Fixes where a query that reads what there is now will stop."""
+        """Fixes where a query of availableNow will stop."""
         span, _ = self._look()
         self.target = span.last if span else completion.BEGIN
 
     def reportLatestOffset(self) -> dict[str, Any] | None:  # noqa: N802  Spark's name
         """Returns where the stream ends now, and the lag; for the query's progress only.
 
-        The lag is the number of entries behind the last batch: exact up to a page, then estimated.
+        The lag is the number of entries after the last batch: exact up to a page, then estimated.
         """
         span, born = self._look()
         return {**self._offset(span.last, born), "lag": self._lag(span)} if span else None
@@ -213,13 +213,13 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     ) -> dict[str, Any]:
         """Returns how far the next batch reads: within the limits, but at least one entry.
 
-        An entry of results holds up to 490 of them and is not cut. The offset is never
+        An entry has up to 490 results and is not cut. The offset is never
         before `start`. Raises DataLost.
         """
         self.end = at = self._place(start)
         self.reader = str(start.get("reader") or self.reader)
         self._mark(at)
-        self._check(at, start["born"])  # no other check runs without a batch
+        self._check(at, start["born"])  # if no batch follows, no other check runs
         span, _ = self._look()
         last = span.last if span else completion.BEGIN
         if self.target is not None:
@@ -231,7 +231,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             is_late = clock.mono_s() - self.ended_at >= self.delay_s
             if self.least and self.target is None and not is_late:
                 end, rows = self._within(piece, self.least)
-                if rows < self.least and end == last:  # else the next entry makes it enough
+                if rows < self.least and end == last:  # too few rows, and no further entry
                     return start
             most = limit.max_rows if isinstance(limit, ReadMaxRows) else 2**53
             if self.most_bytes:
@@ -242,7 +242,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return self._offset(last, start["born"])
 
     def _rows_of(self, size: int) -> int:
-        """Returns how many rows have about so many bytes, by the first and the last entry."""
+        """Returns about how many rows have `size` bytes, by the mean size of the stream's rows."""
         with closing(SyncDriver(self.redis)) as driver:
             (span,) = driver.run(stream_ranges.measured([self.stream]))
             life = driver.run(stream_ranges.result_span(self.request)) if self.request else None
@@ -251,7 +251,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return max(1, size * (life.rows if life else span.length) // max(1, span.size))
 
     def _within(self, piece: StreamRange, most: int) -> tuple[str, int]:
-        """Returns the last entry of a piece before more than `most` rows are read; and the rows."""
+        """Returns the last entry of the piece that at most `most` rows reach; and these rows."""
         last, rows = "", 0
         unread: StreamRange | None = piece
         with closing(SyncDriver(self.redis)) as driver:
@@ -272,7 +272,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return last or piece.last, rows
 
     def _look(self) -> tuple[completion.Span | None, int]:
-        """Returns what the stream holds now, and its request's birth."""
+        """Returns the span of the stream now, and when its request was born."""
         with closing(SyncDriver(self.redis)) as driver:
             if not self.request:
                 return driver.run(completion.span(self.stream)), 0
@@ -284,7 +284,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return offset if self.request else {**offset, "reader": self.reader}
 
     def _mark(self, at: str) -> None:
-        """Marks that everything before an offset was read: no later batch starts before it."""
+        """Marks everything before an offset as read, because no later batch starts before it."""
         if self.request or (at == self.marked and clock.mono_s() < self.mark_at):
             return
         self.marked, self.mark_at = at, clock.mono_s() + settings.LOG_MARK_S
@@ -337,7 +337,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 yield ending_columns(page)
 
     def _check(self, start: str, born: int) -> None:
-        """Raises DataLost if entries after `start` are gone, or later ones may come before it."""
+        """Raises DataLost if entries after `start` are gone, or if new ones may be before it."""
         if not self.fails:
             return
         at = start.removeprefix(_BEFORE)

@@ -1,8 +1,8 @@
 """A queue's content as tables: results, requests, dead, workers, completions.
 
-Reading removes nothing. Spark fixes what a DataFrame reads when it plans it first. So a part that
-is read again, because a Spark task failed, is the same. Load a new DataFrame to read later results.
-Results that have expired since then are an error, and not no rows.
+Reading removes nothing. Spark fixes what a DataFrame reads when it first plans the DataFrame. So a
+part is the same if it is read again after a failed Spark task. Load a new DataFrame to read later
+results. If results have expired since the plan, the read raises an error.
 """
 
 from __future__ import annotations
@@ -81,7 +81,7 @@ def read_results(
 ) -> Iterator[dict[str, Any]]:
     """Yields pages of the results in a piece of `out`, each as columns of the view `results`.
 
-    Results that were settled in one millisecond are on one page, unless it is all of them. The
+    Results that were settled in one millisecond are on one page, if a page can hold them. The
     first page is small, because a query may want few rows. `wants` may leave out bodies.
     """
     for entries in _pages(driver, request_id, piece, page, with_bodies=wants is None):
@@ -109,11 +109,11 @@ class RowReader:
 
     @property
     def reads_more(self) -> bool:
-        """Returns True if keys or bodies are read from beside the results."""
+        """Returns True if keys or bodies are read, which are not in the results."""
         return bool(self.wanted & {"key", "body"})
 
     def complete(self, page: Columns, of: Sequence[tuple[str, int]]) -> Columns:
-        """Returns a page of results with these columns; `of` has its requests and their rows."""
+        """Returns a page with these columns, too; `of` has its requests, each with its rows."""
         if "request" in self.wanted:
             page["request"] = pa.concat_arrays(
                 [pa.repeat(pa.scalar(name, pa.string()), rows) for name, rows in of]
@@ -132,9 +132,9 @@ class RowReader:
 
 
 class Wants(NamedTuple):
-    """What a read wants of results: no bodies, or those of the rows that meet its conditions.
+    """The bodies that a read wants: none, or those of the rows that meet its conditions.
 
-    `meets` gets the columns, with empty bodies, and returns True for each row that does.
+    `meets` gets the columns with empty bodies, and returns for each row if it meets them.
     """
 
     bodies: bool
@@ -165,9 +165,9 @@ def _pages(
 
 
 def _chosen(heads: Entries, wants: Wants) -> list[bytes]:
-    """Returns the ids of the entries that have rows to keep, and of those that belong to them.
+    """Returns the ids of the entries that have rows to keep, and of those that `started` needs.
 
-    Other entries of the worker in the same millisecond belong to an entry: `started` needs them.
+    For each entry, `started` needs the worker's other entries of the same millisecond.
     """
     meets = wants.meets(columns(heads)).to_pylist()
     settlers, row = set(), 0
@@ -209,8 +209,8 @@ def columns(
 ) -> dict[str, Any]:
     """Returns the results in some entries of `out`, as arrays by column.
 
-    `texts`: those of the errors, by the names that the entries have instead. `streams`: what
-    distinguishes the stream of each entry, if they are of several.
+    `texts`: the texts of errors by name; the entries have only the names. `streams`: what
+    distinguishes each entry's stream, if there are several streams.
     """
     heads: list[bytes] = []
     bodies: list[bytes] = []
@@ -221,7 +221,7 @@ def columns(
     parts = pc.split_pattern(pa.array(heads, type=pa.binary()).cast(pa.string()), ":")
     status = pc.list_element(parts, _STATUS)
     is_dead = pc.equal(status, "x")
-    if pc.any(pc.is_in(status, pa.array(_CHOOSING))).as_py():  # a step of a flow named the next one
+    if pc.any(pc.is_in(status, pa.array(_CHOOSING))).as_py():  # a step's result names the next step
         bodies = [
             (shown_body(one.encode(), body) or b"") if one in _CHOOSING else body
             for one, body in zip(status.to_pylist(), bodies, strict=True)
@@ -279,10 +279,10 @@ def _errors(names: list[bytes], is_dead: Any, texts: Mapping[bytes, str]) -> Any
 
 
 def _around(settlers: Sequence[Any], sizes: list[int], ran_us: Any) -> tuple[Any, Any]:
-    """Returns how long (us) other results ran before each, and how long each and later ones ran.
+    """Returns how long (us) the results before each one ran, and how long it and later ones ran.
 
-    Others are those that its worker settled in the same millisecond: a big slice takes several
-    entries. `settlers` are equal for these entries.
+    Only results that the same worker settled in the same millisecond count, because a big slice
+    takes several entries. `settlers` are equal for these entries.
     """
     firsts: list[int] = []
     lasts: list[int] = []
@@ -319,8 +319,8 @@ KNOWN = ("view", "request", "txn", "minPartitions", "born", *STREAMED)
 # about 50 ms, however little it reads.
 ROWS = 100_000
 BYTES = 64 << 20
-OF_REQUEST = 4 << 10  # bytes that a request counts besides its results: to ask for it takes time
-SMALL, SMALL_BYTES = 64, 1 << 20  # of a request that is read together with others
+OF_REQUEST = 4 << 10  # bytes added for each request, because asking for it takes time
+SMALL, SMALL_BYTES = 64, 1 << 20  # a request with fewer is read together with others
 IDS = 1_000  # requests of one look
 MOST_PARTS = 10_000
 
@@ -328,7 +328,7 @@ Columns = dict[str, Any]
 
 
 def view_of(options: SparkOptions) -> str:
-    """Returns the view: the option's, else `results` of a named request, else `completions`.
+    """Returns the option `view`; if missing, `results` if a request is named, else `completions`.
 
     Raises InvalidArgument for an unknown view, and for a request that is missing or not
     allowed.
@@ -358,7 +358,7 @@ class RequestChoices(NamedTuple):
     txn: str = ""
 
     def find(self, driver: SyncDriver) -> Sequence[str]:
-        """Returns the ids, also those of other queues. Raises InvalidArgument for too many."""
+        """Returns the ids, also those of other queues. Raises InvalidArgument if too many."""
         if self.ids:
             return self.ids
         return driver.run(stream_ranges.named_like(self.pattern, self.txn))
@@ -419,8 +419,8 @@ class _Push:
     """A reader's pushFilters: keeps the conditions that are checked here, and returns the others.
 
     Spark refuses a reader with a pushFilters of its own while spark.sql.python.filterPushdown
-    is off, which is the default. It checks the function behind the method. So this object
-    claims to be the inherited one, and is called if pushdown is on.
+    is off, which is the default. Spark checks the function behind the method. So this object
+    claims to be the inherited function, and is called if pushdown is on.
     """
 
     __func__ = staticmethod(DataSourceReader.pushFilters)
@@ -481,9 +481,9 @@ class ViewReader(DataSourceReader):
     def cut(
         self, span: completion_log.Span | None, share: float | None = None
     ) -> list[StreamRange]:
-        """Returns a stream in `minPartitions` pieces, or in one for each task's `share` of it.
+        """Returns a stream in `share` pieces, else in `minPartitions`, else in one for each task.
 
-        Without a share it has a row for each entry.
+        If there is no `share`, each entry counts as a row.
         """
         if span is None:
             return []
@@ -500,7 +500,7 @@ class ViewReader(DataSourceReader):
     def divide(self, spans: Sequence[tuple[int, completion_log.Span]]) -> list[list[Piece]]:
         """Returns streams, each with its rows, in parts for tasks that read about equally much.
 
-        A large stream is cut, and small ones are together.
+        A large stream is cut, and small ones are put together.
         """
         shares = [share_of(rows, span.size + OF_REQUEST) for rows, span in spans]
         unit = sum(shares) / self.parts if self.parts else 1.0
@@ -543,13 +543,13 @@ class Results(NamedTuple):
 
     @property
     def is_small(self) -> bool:
-        """Returns True if it is all of a request that is read together with others."""
+        """Returns True if the piece is a whole request that is read together with others."""
         is_short = self.span.length <= SMALL and self.span.size <= SMALL_BYTES
         return is_short and tuple(self.piece) == self.span[:2]
 
 
 class ResultsReader(ViewReader):
-    """Reads the results of requests that exist now; all results of those that have ended.
+    """Reads the results of requests that exist now, and all results of ended ones.
 
     Results leave Redis together, some time after the end. A part that is empty then would look
     like a request without results. So each part checks again after its read.
@@ -565,7 +565,7 @@ class ResultsReader(ViewReader):
             raise InvalidArgument('option "born" is for one request: name it, or leave "born" out')
 
     def plan(self, driver: SyncDriver) -> list[Any]:
-        """Returns pieces of `out`. Raises RequestNotFound, with `born` RequestLost."""
+        """Returns pieces of `out`. Raises RequestNotFound, or RequestLost if `born` is known."""
         ids = self.choice.find(driver)
         is_any = False
         found: list[tuple[stream_ranges.ResultSpan, completion_log.Span]] = []
@@ -631,19 +631,19 @@ class ResultsReader(ViewReader):
             named.append((piece.request, named_errors(found)))
         texts = driver.run(error_texts_of_many(named)) if is_whole else {}
         page = rows.complete(columns(entries, texts, owners), of)
-        if rows.reads_more:  # what is beside the results may have expired before it was read
+        if rows.reads_more:  # keys and bodies may have expired before they were read
             for piece, born in zip(pieces, driver.run(stream_ranges.begins(names)), strict=True):
                 if born != piece.born:
                     raise _lost(piece.request, "they have left Redis")
         return page
 
     def _wants(self) -> Wants | None:
-        """Returns what need not be read; None if all bodies are."""
+        """Returns which bodies are read; None if all are."""
         checked = {condition.column for condition in self.conditions}
         if checked & IN_BODY:
             return None
         wanted = {field.name.lower() for field in self.schema.fields}
-        bodies = bool(wanted & {*IN_BODY, "body"})  # inputs are large, too: so pages are small
+        bodies = bool(wanted & {*IN_BODY, "body"})  # inputs are large, too, so pages are small
         return None if bodies and not checked else Wants(bodies, self._meets)
 
     def _meets(self, columns: Columns) -> pa.Array:
@@ -655,7 +655,7 @@ class ResultsReader(ViewReader):
 
 
 def _check(piece: Results, life: stream_ranges.ResultSpan | None) -> None:
-    """Raises RequestLost if what was read of a request may not be all of it."""
+    """Raises RequestLost if results of a request may be missing in what was read."""
     if life is None:
         raise _lost(piece.request, "they have left Redis")
     if life.born != piece.born:
