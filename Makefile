@@ -33,7 +33,7 @@ help: ## list the targets
 demo: $(VENV)/.demo $(VENV)/.server ## see it work; installs what it needs into .venv
 	$(VENV)/bin/python samples/corpus/demo.py
 
-demo-spark: $(VENV)/.spark $(VENV)/.server $(VENV)/.java ## see Spark write requests, read results and run workers
+demo-spark: $(VENV)/.spark $(VENV)/.server $(VENV)/.java ## a pipeline with Spark: files, a stream, failures, a killed worker, a report
 	$(VENV)/bin/python samples/spark_pipeline/pipeline.py
 
 test: $(VENV)/.dev $(VENV)/.server $(VENV)/.java ## run the tests

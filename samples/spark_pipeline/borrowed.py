@@ -8,15 +8,11 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "corpus"))
 
 from around import cancelled_unless_ended, end_as_by_ctrl_c, near
-from sources import STDLIB, sources, spread
 from workers import Workers
 
 __all__ = [
-    "STDLIB",
     "Workers",
     "cancelled_unless_ended",
     "end_as_by_ctrl_c",
     "near",
-    "sources",
-    "spread",
 ]

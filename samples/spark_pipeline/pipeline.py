@@ -1,49 +1,73 @@
-"""Spark at both ends of a queue and as its workers: `make demo-spark`.
+"""The guide's pipeline at a size that matters: `make demo-spark`.
 
-Spark reads the standard library's sources (and, with --log-lines, as many GB of log lines as you
-like) and splits them; every package becomes a request with its own priority and limit. Plain
-workers and a Spark fleet share the work; Spark archives, collects in order and adds up. At the end
-Spark computes the same alone: both answers must be equal to the row. Needs Java only:
-without --redis or FAIRLANE_REDIS it starts Fairlane's embedded server.
+Spark makes a lake of orders, submits them, and streams more into the queue meanwhile. A fleet on
+Spark and a plain worker add them up. A program submits urgent orders in the middle, and a worker of
+the fleet is killed. Orders that cannot be read are quarantined, repaired and run again. The results
+are joined to the orders by key, archived, and compared with what Spark alone computes. Needs Java
+only: without --redis or FAIRLANE_REDIS it starts Fairlane's embedded server.
 """
 
 from __future__ import annotations
 
 import argparse
+import logging
+import os
 import secrets
 import shutil
 import sys
 import time
+from dataclasses import dataclass
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from borrowed import Workers, cancelled_unless_ended, end_as_by_ctrl_c, near
-from comparing import answered, by_request, differing, plain
-from counting import WORDS
-from helping import HERE, Fleet, View, kill_one
-from reading import corpus, logs, make_logs
+from helping import HERE, Fleet, Till, View, kill_one, stderr_in
+from lake import COUNTRIES, ORDER, Shares, alone, answered, differing, make_lake, repaired
 
 from fairlane import FairlaneError, Queue
 from fairlane.queue import resolve_url
+from fairlane.spark.commands.session import in_one_sentence
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 QUEUE = "demo-spark"  # of its own: it does not mix with other work
-LOOK_S = 0.1
-KILL_AT = 0.25  # of all texts
-TARGETS = {0: "2s", 1: "2s", 2: "2s"}  # urgent texts should not wait for longer
+FLEET, FEWEST = 2, 1_000
+RETAIN = "1h"  # of the results, because the next run archives again what is there
+LOOK_S = 0.05
+KILL_AT, URGENT_AT = 0.25, 0.5  # of the orders of the files
+# In a minute Java has no time to gain from compiling its code well.
+CONF = {
+    "spark.log.level": "OFF",
+    "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
+}
+TARGETS = {0: "1s", 20: "10s"}  # an urgent order, and one of the till, should not take longer
 
 
 class DemoFailed(Exception):
     """Reports a promise that the demo did not keep."""
 
 
+@dataclass
+class Found:
+    """Holds what is shown at the end."""
+
+    shares: Shares
+    worked_s: float = 0
+    killed: str = ""
+    killed_at: float = 0
+    urgent_s: float = 0
+    urgent_at: float = 0
+    dead: int = 0
+
+
 def main() -> int:
     options = arguments()
     end_as_by_ctrl_c()
     try:
-        return demo(options)
+        with in_one_sentence():
+            return demo(options)
     except KeyboardInterrupt:
         print("demo: interrupted: the requests are cancelled", file=sys.stderr)
         return 130
@@ -55,167 +79,260 @@ def main() -> int:
 def arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--redis", metavar="URL", help="default: FAIRLANE_REDIS, else embedded")
-    parser.add_argument("--files", type=int, metavar="N", help="at most N files, from all over")
-    parser.add_argument(
-        "--log-lines", type=float, metavar="GB", help="so many GB of log lines, too"
-    )
-    parser.add_argument("--kill", action="store_true", help="kill a worker of the fleet half-way")
-    parser.add_argument("--fleet", type=int, default=2, metavar="N", help="workers on Spark")
-    parser.add_argument("--workers", type=int, default=1, metavar="N", help="plain workers")
+    parser.add_argument("--rows", type=int, default=200_000, metavar="N", help="orders in all")
     parser.add_argument("--out", type=Path, default=HERE / "out", metavar="DIR")
-    parser.add_argument("--timeout", type=float, default=1800, metavar="S")
-    return parser.parse_args()
+    parser.add_argument("--timeout", type=float, default=900, metavar="S")
+    options = parser.parse_args()
+    if options.rows < FEWEST:
+        parser.error(f"--rows {options.rows} is too few: at least {FEWEST:,} orders are needed")
+    return options
 
 
 def demo(options: argparse.Namespace) -> int:
     from fairlane.spark import session
-    from fairlane.spark.spark_session import quiet_java
 
-    view, url, run = View(), resolve_url(options.redis), secrets.token_hex(3)
-    options.out.mkdir(parents=True, exist_ok=True)
-    for name in ("archive", "report", "checkpoint"):
-        shutil.rmtree(options.out / name, ignore_errors=True)
+    view, url = View(), resolve_url(options.redis)
+    os.environ["PYSPARK_PYTHON"] = sys.executable  # all of it is on this machine
+    # The fleet warns that it waits for the stream's open request, as it is meant to.
+    logging.getLogger("fairlane.spark").setLevel(logging.ERROR)
+    shutil.rmtree(options.out, ignore_errors=True)
+    options.out.mkdir(parents=True)
     view.say("Spark starts on this machine")
-    # A failed Spark task is retried three times, because a worker may be killed.
-    with quiet_java():
-        spark = session(f"local[{options.fleet},4]", "fairlane demo", {"spark.log.level": "OFF"})
-    for name in ("counting.py", "reading.py"):  # executors import them
+    # The fleet holds two cores of Spark, and the stream needs others. A failed Spark task is
+    # retried three times, because a worker will be killed.
+    with stderr_in(options.out / "spark.log"):
+        spark = session(f"local[{FLEET + 2},4]", "fairlane demo", CONF)
+    for name in ("orders.py", "lake.py"):  # executors import them
         spark.sparkContext.addPyFile(str(HERE / name))
     with Queue.from_url(url, name=QUEUE) as queue, cancelled_unless_ended(queue):
-        texts = read(spark, options, run, view).persist()
-        ids = submit(texts, url, view)
-        summary = work(spark, queue, ids, options, view)
-        collected = collect(spark, url, options.out, ids, view)
-        return close(texts, collected, queue, ids, summary, options.out, view)
+        return Pipeline(spark, queue, options, view).run()
 
 
-def read(spark: SparkSession, options: argparse.Namespace, run: str, view: View) -> DataFrame:
-    """Returns all texts, of the standard library and of log files."""
-    texts = corpus(spark, run, options.files)
-    if options.log_lines:
-        folder = options.out / f"logs-{options.log_lines:g}"
-        if not (folder / "_SUCCESS").exists():
-            view.say(f"Spark makes {options.log_lines:g} GB of log lines")
-            make_logs(spark, folder, options.log_lines)
-        texts = texts.unionByName(logs(spark, run, folder))
-    return texts
+class Pipeline:
+    """Runs the pipeline once, step by step."""
 
+    def __init__(
+        self, spark: SparkSession, queue: Queue, options: argparse.Namespace, view: View
+    ) -> None:
+        self.spark, self.queue, self.out, self.view = spark, queue, options.out, view
+        self.began = datetime.now(UTC)
+        self.until, self.run_id = time.monotonic() + options.timeout, secrets.token_hex(3)
+        self.found = Found(Shares.of(options.rows))
+        self.countries = [f"{name}-{self.run_id}" for name in COUNTRIES]
 
-def submit(texts: DataFrame, url: str, view: View) -> list[str]:
-    """Submits a request for each package; returns their ids."""
-    view.say("Spark reads, splits and submits")
-    began = time.monotonic()
-    options = {"redis": url, "queue": QUEUE, "requestColumn": "request", "bodyColumn": "body"}
-    options |= {"priorityColumn": "priority", "limitColumn": "limit"}
-    sent = texts.select("request", "body", "priority", "limit")
-    sent.write.format("fairlane").options(**options).mode("append").save()
-    ids = [name for (name,) in texts.select("request").distinct().orderBy("request").collect()]
-    seconds = time.monotonic() - began
-    view.say(f"{texts.count():,} texts are submitted in {len(ids)} requests ({seconds:.1f} s)")
-    return ids
+    def run(self) -> int:
+        """Runs all steps. Raises DemoFailed for a broken promise."""
+        shares = self.found.shares
+        self.view.say(f"Spark makes a lake of {shares.files:,} orders, and {shares.stream:,} more")
+        urgent = make_lake(self.spark, self.out, shares)
+        till = Till(self.out / "till", self.out / "incoming")
+        stream = self.begin_stream()
+        self.submit()
+        self.work(urgent, till, stream)
+        self.repair()
+        return self.close(urgent)
 
+    # ------------------------------------------------------------------ into the queue
 
-def work(
-    spark: SparkSession, queue: Queue, ids: list[str], options: argparse.Namespace, view: View
-) -> list[dict[str, Any]]:
-    """Runs plain workers and the fleet until all requests have ended; returns the summary."""
-    url, log = queue.driver.url, options.out / "workers.log"
-    with (
-        Fleet(spark, url, QUEUE, options.fleet) as fleet,
-        fleet.begun(queue),  # plain workers start faster, so they wait for the fleet
-        Workers(
-            options.workers, "counting:count", folder=HERE, url=url, queue=QUEUE, log=log
-        ) as others,
-    ):
-        view.say(f"{options.workers} plain workers and {options.fleet} on Spark begin")
-        until, to_kill = time.monotonic() + options.timeout, options.kill
-        while (share := done(queue, ids)) < 1:
-            view.now_and_then(f"{share:4.0%} done")
-            if to_kill and share >= KILL_AT and (killed := kill_one(queue, others.pids)):
-                to_kill = False
-                view.say(f"{share:4.0%} done, and killed: kill -9 of {killed}")
-            if time.monotonic() > until:
-                raise DemoFailed(f"not ended after {options.timeout:g} s; see {log}")
-            if fleet.error is not None:
-                raise fleet.error
+    def target(self, request: str, **others: Any) -> dict[str, str]:
+        """Returns the sink's options for orders of a request."""
+        given = {"redis": self.queue.driver.url, "queue": QUEUE, "bodyColumn": "text"}
+        given |= {"keyColumn": "id", "request": f"{request}-{self.run_id}", "retain": RETAIN}
+        return given | {name: str(value) for name, value in others.items()}
+
+    def begin_stream(self) -> Any:
+        """Starts the stream, whose micro-batches fill one open request."""
+        reader = self.spark.readStream.schema(ORDER).option("maxFilesPerTrigger", 1)
+        late = reader.parquet(str(self.out / "incoming"))
+        writer = late.writeStream.format("fairlane").options(**self.target("till", priority=20))
+        return writer.option("checkpointLocation", str(self.out / "checkpoint")).start()
+
+    def submit(self) -> None:
+        """Submits the lake: a request for each country, with its priority and its limit."""
+        from pyspark.sql import functions as sql
+
+        lake = self.spark.read.parquet(str(self.out / "lake"))
+        request = sql.concat("country", sql.lit(f"-{self.run_id}"))
+        options = self.target("") | {"requestColumn": "request", "limitColumn": "limit"}
+        del options["request"]
+        options["priorityColumn"] = "priority"
+        began = time.monotonic()
+        rows = lake.select("id", "text", "priority", "limit", request.alias("request"))
+        rows.write.format("fairlane").options(**options).mode("append").save()
+        seconds, count = time.monotonic() - began, len(self.countries)
+        self.view.say(f"the lake is submitted in {count} requests ({seconds:.1f} s)")
+
+    # ------------------------------------------------------------------ the work
+
+    def work(self, urgent: list[str], till: Till, stream: Any) -> None:
+        """Runs workers until all requests have ended; kills one, and submits urgent orders."""
+        log = self.out / "workers.log"
+        url = self.queue.driver.url
+        with (
+            Fleet(self.spark, self.queue, FLEET) as fleet,
+            Workers(1, "orders:add_up", folder=HERE, url=url, queue=QUEUE, log=log) as others,
+        ):
+            began = time.monotonic()
+            till.start()
+            self.view.say(f"{FLEET} workers on Spark and a plain one begin; the till goes on")
+            self.watch(urgent, fleet, others, log)
+            self.found.worked_s = time.monotonic() - began
+            till.join()
+            stream.processAllAvailable()
+            self.seal(stream)
+            self.wait_for([f"till-{self.run_id}"], fleet, log)
+        self.view.say("all requests have ended")
+
+    def watch(self, urgent: list[str], fleet: Fleet, others: Workers, log: Path) -> None:
+        """Waits for the lake's requests; kills a worker and submits urgent orders meanwhile."""
+        found = self.found
+        while (share := self.done(self.countries)) < 1 or not found.killed or not found.urgent_s:
+            self.view.now_and_then(f"{share:4.0%} done")
+            if share >= KILL_AT and not found.killed:
+                found.killed, found.killed_at = kill_one(self.queue, others.pids), share
+                self.view.say(f"{share:4.0%} done, and kill -9 of worker {found.killed}")
+            if share >= URGENT_AT and not found.urgent_s:
+                found.urgent_s, found.urgent_at = self.hurry(urgent), share
+                back = f"{len(urgent)} urgent orders are back after {found.urgent_s:.3f} s"
+                self.view.say(f"{share:4.0%} done, and {back}")
+            self.check(fleet, log)
             time.sleep(LOOK_S)
-        view.say("all requests have ended")
-    if options.kill and to_kill:
-        raise DemoFailed("the work ended before a worker was killed: give more, as --log-lines 0.2")
-    return fleet.summary
 
-
-def done(queue: Queue, ids: list[str]) -> float:
-    """Returns how much of all is settled, 0 to 1."""
-    requests = [queue.request(name).progress() for name in ids]
-    total = sum(progress.total for progress in requests)
-    left = sum(progress.left for progress in requests)
-    if total and not left and not all(progress.ended for progress in requests):
-        return 0.999
-    return 1 - left / total if total else 1.0
-
-
-def collect(spark: SparkSession, url: str, out: Path, ids: list[str], view: View) -> DataFrame:
-    """Archives endings and results to Parquet; returns the results of this run, in order."""
-    from fairlane.spark.archive import archive
-
-    archive(spark, url, str(out / "archive"), queue=QUEUE)
-    view.say(f"archived to {near(out / 'archive')}")
-    results = spark.read.parquet(str(out / "archive" / "results"))
-    return results.where(results["request"].isin(ids)).orderBy("request", "index")
-
-
-def close(
-    texts: DataFrame, collected: DataFrame, queue: Queue, ids: list[str],
-    summary: list[dict[str, Any]], out: Path, view: View,
-) -> int:  # fmt: skip
-    """Prints the findings. Raises DemoFailed for a broken promise."""
-    from fairlane import report
-
-    answers, alone = answered(collected).persist(), plain(texts).persist()
-    rows = differing(answers, alone)
-    sums = differing(by_request(answers), by_request(alone))
-    view.say("computed again by Spark alone, and compared")
-    made = report.make(out / "archive", out / "report", targets=TARGETS)
-    print("\n".join(["", *table(queue, ids, by_request(answers)), ""]))
-    by_fleet = {row["worker"] for row in summary}
-    shares = collected.groupBy("worker").count().collect()
-    for worker, count in sorted(shares, key=lambda row: -row[1]):
-        kind = "fleet" if worker in by_fleet else "plain, or killed"
-        print(f"  {count:>8,} texts by {worker} ({kind})")
-    print(f"\nreport   {near(made.page)}")
-    wrong = {"texts": rows, "sums of requests": sums}
-    if any(wrong.values()):
-        differences = ", ".join(f"{count:,} {name}" for name, count in wrong.items() if count)
-        raise DemoFailed(f"Spark alone computes another answer: {differences} differ")
-    print(f"equal    {answers.count():,} rows and {len(ids)} sums, by the queue and by Spark alone")
-    return 0
-
-
-def table(queue: Queue, ids: list[str], sums: DataFrame) -> list[str]:
-    """Returns the lines of the biggest requests, with their counts."""
-    sums_of = {row["request"]: row for row in sums.collect()}
-    rows = sorted(ids, key=lambda name: -sums_of[name]["lines"])
-    shown = ("def", "class", "import", "ERROR")
-    head = f"{'request':<28}{'priority':>9}{'limit':>7}{'texts':>8}{'lines':>12}{'words':>12}"
-    lines = [head + "".join(f"{word:>9}" for word in shown)]
-    for name in rows[:12]:
-        progress, row = queue.request(name).progress(), sums_of[name]
-        lines.append(
-            f"{name:<28}{progress.priority:>9}{progress.limit:>7}{row['texts']:>8,}{row['lines']:>12,}"
-            f"{row['words']:>12,}" + "".join(f"{row[word]:>9,}" for word in shown)
+    def hurry(self, texts: list[str]) -> float:
+        """Submits urgent orders as a web program does; returns the seconds until all are back."""
+        began = time.monotonic()
+        request = self.queue.submit_request(
+            texts, id=f"urgent-{self.run_id}", priority=0, limit=3, retain=RETAIN
         )
-    left_out = len(rows) - 12
-    total = {
-        name: sum(row[name] for row in sums_of.values())
-        for name in ("texts", "lines", "words", *WORDS)
-    }
-    lines.append(f"... and {left_out} more requests" if left_out > 0 else "")
-    lines.append(
-        f"{'all':<44}{total['texts']:>8,}{total['lines']:>12,}{total['words']:>12,}"
-        + "".join(f"{total[word]:>9,}" for word in shown)
-    )
-    return lines
+        results = list(request.results(timeout=60))
+        if len(results) != len(texts):
+            raise DemoFailed(f"{len(texts)} urgent orders have {len(results)} results")
+        return time.monotonic() - began
+
+    def seal(self, stream: Any) -> None:
+        """Ends the stream, and seals its request by a write without rows."""
+        stream.stop()
+        nothing = self.spark.createDataFrame([], ORDER)
+        target = self.target("till", priority=20)
+        nothing.write.format("fairlane").options(**target).mode("append").save()
+
+    def wait_for(self, names: list[str], fleet: Fleet, log: Path) -> None:
+        """Waits until these requests have ended."""
+        while self.done(names) < 1:
+            self.check(fleet, log)
+            time.sleep(LOOK_S)
+
+    def check(self, fleet: Fleet, log: Path) -> None:
+        """Raises what ended the fleet, and after the timeout."""
+        fleet.check()
+        if time.monotonic() > self.until:
+            raise DemoFailed(f"the requests had not ended in time; see {log}")
+
+    def done(self, names: list[str]) -> float:
+        """Returns how much of these requests is settled; 1 when all have ended."""
+        requests = [self.queue.request(name).progress() for name in names]
+        total = sum(progress.total for progress in requests)
+        left = sum(progress.left for progress in requests)
+        if total and not left and not all(progress.ended for progress in requests):
+            return 0.999
+        return 1 - left / total if total else 1.0
+
+    # ------------------------------------------------------------------ out of the queue
+
+    def results(self) -> DataFrame:
+        """Returns the results of all requests of this run, with the id of each order."""
+        from pyspark.sql import functions as sql
+
+        reader = self.spark.read.format("fairlane").option("redis", self.queue.driver.url)
+        rows = reader.options(queue=QUEUE, request=f"*-{self.run_id}").load()
+        first = self.found.shares.files + self.found.shares.stream
+        by_place = sql.col("index") + first  # of the urgent orders, which were not Spark's
+        return rows.withColumn("id", sql.coalesce(sql.col("key").cast("long"), by_place))
+
+    def repair(self) -> None:
+        """Puts the dead orders into quarantine, repairs them by Spark, and runs them again."""
+        place = str(self.out / "quarantine")
+        dead = self.results().where("status = 'dead'").select("id", "request", "error")
+        dead.join(self.orders(), "id").write.parquet(place)
+        quarantine = self.spark.read.parquet(place)
+        self.found.dead = quarantine.count()
+        self.view.say(f"{self.found.dead:,} dead orders are in {near(Path(place))}")
+        fixed = quarantine.select("id", repaired(quarantine.text).alias("text"))
+        target = self.target("repaired", priority=1)
+        fixed.write.format("fairlane").options(**target).mode("append").save()
+        with Fleet(self.spark, self.queue, FLEET) as fleet:
+            self.wait_for([f"repaired-{self.run_id}"], fleet, self.out / "workers.log")
+        self.view.say("they are repaired and have run again")
+
+    def orders(self) -> DataFrame:
+        """Returns id and text of the orders of the lake and of the till."""
+        lake = self.spark.read.parquet(str(self.out / "lake")).select("id", "text")
+        return lake.unionAll(
+            self.spark.read.parquet(str(self.out / "incoming")).select("id", "text")
+        )
+
+    def close(self, urgent: list[str]) -> int:
+        """Archives, reports, compares with Spark alone, and prints the table."""
+        from fairlane import report
+        from fairlane.spark.archive import archive
+
+        results = self.results().persist()
+        kept = archive(self.spark, self.queue.driver.url, str(self.out / "archive"), queue=QUEUE)
+        made = report.make(
+            self.out / "archive", self.out / "report", since=self.began, targets=TARGETS
+        )
+        self.view.say(f"{kept.results:,} results are in {near(self.out / 'archive')}")
+        first = self.found.shares.files + self.found.shares.stream
+        hurried = self.spark.createDataFrame(list(enumerate(urgent, first)), "id long, text string")
+        answers = answered(results).persist()
+        expected = alone(self.orders().unionAll(hurried)).persist()
+        different = differing(answers, expected)
+        sums = [totals(frame) for frame in (answers, expected)]
+        print("\n".join(["", *self.table(results, sums, different), ""]))
+        print(f"report   {near(made.page)}")
+        if different or sums[0] != sums[1]:
+            raise DemoFailed(f"Spark alone computes another answer: {different:,} rows differ")
+        return 0
+
+    def table(self, results: DataFrame, sums: list[dict[str, int]], different: int) -> list[str]:
+        """Returns the lines of the table."""
+        from pyspark.sql import functions as sql
+
+        found, shares = self.found, self.found.shares
+        slow = results.request.isin(self.countries)
+        retried, median_ms = results.agg(
+            sql.count_if(results.attempt > 1),
+            sql.percentile_approx(sql.when(slow, results.total_ms), 0.5),
+        ).first()
+        rows = sum(shares)
+        again = sums[0]["rows"] - (rows - found.dead)
+        parts = f"{shares.files:,} of files, {shares.stream:,} by a stream, {shares.urgent} urgent"
+        killed = f"kill -9 of one of {FLEET} workers on Spark, at {found.killed_at:.0%}"
+        urgent = f"all {shares.urgent} back, submitted at {found.urgent_at:.0%}; a row of the files"
+        notes = {
+            "rows": (f"{rows:,}", parts),
+            "seconds": (
+                f"{self.view.seconds:.1f}",
+                f"in all; {found.worked_s:.1f} of work on the files",
+            ),
+            "killed": ("1", killed),
+            "urgent": (f"{found.urgent_s:.3f} s", f"{urgent}: {median_ms / 1000:.1f} s (median)"),
+            "retried": (f"{retried:,}", "failed at the first attempt, as calls do"),
+            "dead": (f"{found.dead:,}", "quarantined with key, text and error"),
+            "repaired": (f"{again:,}", "rewritten by Spark, and run again"),
+        }
+        shown = [f"{name:<10}{value:>12}   {note}" for name, (value, note) in notes.items()]
+        shown += [f"{'':<10}{'queue':>16}{'Spark alone':>16}{'difference':>13}"]
+        for name, value in sums[0].items():
+            other = sums[1][name]
+            shown.append(f"{name:<10}{value:>16,}{other:>16,}{value - other:>13,}")
+        return [*shown, f"{'rows that are not equal':<42}{different:>13,}"]
+
+
+def totals(answers: DataFrame) -> dict[str, int]:
+    """Returns the number of orders, of items and of cents."""
+    row = answers.selectExpr("count(*) AS rows", "sum(items) AS items", "sum(cents) AS cents")
+    return {name: int(value or 0) for name, value in row.first().asDict().items()}
 
 
 if __name__ == "__main__":

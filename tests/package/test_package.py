@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import json
+import os
 import re
 import socket
 import subprocess
@@ -18,6 +19,9 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 import yaml
+
+from fairlane.protocol.lua import Dialect, library
+from tests.support.wheel import build_wheel
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -36,11 +40,7 @@ def releases() -> list[str]:
 
 @pytest.fixture(scope="module")
 def wheel(tmp_path_factory: pytest.TempPathFactory) -> zipfile.ZipFile:
-    folder = tmp_path_factory.mktemp("dist")
-    words = [sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", str(folder)]
-    subprocess.run(words, cwd=ROOT, check=True, capture_output=True)
-    (path,) = folder.glob("*.whl")
-    return zipfile.ZipFile(path)
+    return zipfile.ZipFile(build_wheel(tmp_path_factory.mktemp("dist")))
 
 
 @pytest.mark.rest
@@ -50,6 +50,26 @@ def test_the_wheel_has_types_scripts_and_nothing_else(wheel: zipfile.ZipFile):
     assert "fairlane/lua/v1/request/acquire.lua" in names
     folders = {name.partition("/")[0] for name in names}
     assert folders == {"fairlane", f"fairlane-{PROJECT['version']}.dist-info"}
+
+
+SHAS = """
+import fairlane
+from fairlane.protocol.lua import Dialect, library
+
+print(fairlane.__file__)
+print(*(one.sha(Dialect.SINGLE).decode() for one in library()))
+"""
+
+
+@pytest.mark.rest
+def test_the_scripts_are_found_in_a_wheel_that_is_not_unpacked(wheel: zipfile.ZipFile):
+    """Spark's `--py-files` puts it on Python's path as it is."""
+    env = os.environ | {"PYTHONPATH": str(wheel.filename)}
+    words = [sys.executable, "-c", SHAS]
+    done = subprocess.run(words, env=env, capture_output=True, text=True, timeout=60, check=True)
+    place, shas = done.stdout.splitlines()
+    assert place == f"{wheel.filename}/fairlane/__init__.py"
+    assert shas.split() == [one.sha(Dialect.SINGLE).decode() for one in library()]
 
 
 @pytest.mark.rest

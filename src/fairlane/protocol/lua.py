@@ -26,12 +26,14 @@ import hashlib
 import re
 from enum import Enum
 from functools import lru_cache
+from importlib.resources import files
 from operator import itemgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Self
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+    from importlib.abc import Traversable
 
 
 _SAYS = re.compile(r"^-- Says: (.+(?:\n--   \|.+)*)$", re.MULTILINE)
@@ -216,7 +218,7 @@ def lua_folder() -> Path:
     return packaged if packaged.is_dir() else Path(__file__).parents[3] / "lua"
 
 
-def expand(root: Path, name: str, seen: set[str] | None = None) -> str:
+def expand(root: Traversable, name: str, seen: set[str] | None = None) -> str:
     """Returns the text of one Lua file with its includes in place, each file once."""
     seen = set() if seen is None else seen
     seen.add(name)
@@ -390,12 +392,20 @@ class Script:
 
 
 class Library:
-    """All scripts of one layout by name; read from disk at first use, or all with `load`."""
+    """All scripts of one layout by name; read at first use, or all with `load`.
 
-    def __init__(self, root: Path) -> None:
+    `packed` is the folder in an archive that Python imports from, if there is no folder `root`.
+    """
+
+    def __init__(self, root: Path, packed: Traversable | None = None) -> None:
         self.root = root
+        self._folder: Traversable = root if packed is None else packed
         self._paths = {
-            path.stem: path for folder in FOLDERS for path in (root / folder).glob("*.lua")
+            path.name.removesuffix(".lua"): f"{folder}/{path.name}"
+            for folder in FOLDERS
+            if (self._folder / folder).is_dir()
+            for path in (self._folder / folder).iterdir()
+            if path.name.endswith(".lua")
         }
         self._read: dict[str, Script] = {}
 
@@ -405,9 +415,9 @@ class Library:
 
     def _now(self, name: str) -> Script:
         if name not in self._paths:
-            raise KeyError(f"there is no script {name}.lua in {self.root}")
-        path = self._paths[name].relative_to(self.root).as_posix()
-        script = self._read[name] = Script(name, as_sent(expand(self.root, path)))
+            raise KeyError(f"there is no script {name}.lua in {self._folder}")
+        text = expand(self._folder, self._paths[name])
+        script = self._read[name] = Script(name, as_sent(text))
         return script
 
     def __iter__(self) -> Iterator[Script]:
@@ -421,8 +431,14 @@ class Library:
 
 @lru_cache(maxsize=1)
 def library() -> Library:
-    """Returns the scripts of this release."""
-    return Library(lua_folder() / LAYOUT)
+    """Returns the scripts of this release.
+
+    Spark puts what `--py-files` names on Python's path as it is, so the package may be in a zip.
+    """
+    root = lua_folder() / LAYOUT
+    if root.is_dir():
+        return Library(root)
+    return Library(root, files(__package__.partition(".")[0]) / "lua" / LAYOUT)
 
 
 @lru_cache(maxsize=8)

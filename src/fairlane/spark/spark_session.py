@@ -11,7 +11,7 @@ import sys
 import threading
 import traceback
 from functools import cache
-from importlib.metadata import PackageNotFoundError, version
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -31,17 +31,19 @@ _INSTALL = "run `pip install '.[spark]'` in a clone of Fairlane"
 
 @cache
 def need_spark() -> None:
-    """Raises SparkMissing unless pyspark of a fitting version and pyarrow are installed."""
-    installed = _version_of("pyspark")
-    if not installed:
-        raise SparkMissing(f"pyspark is not installed: {_INSTALL}")
+    """Raises SparkMissing unless pyspark of a fitting version and pyarrow can be imported."""
+    try:
+        import pyspark
+    except ModuleNotFoundError as missing:
+        raise SparkMissing(f"pyspark is not installed: {_INSTALL}") from missing
+    installed = pyspark.__version__  # that of a cluster's Spark has no metadata of a package
     numbers = tuple(int(part) for part in re.findall(r"\d+", installed)[:2])
     if not OLDEST <= numbers < NEWEST:
         raise SparkMissing(
             f"pyspark {installed} does not fit: Spark >= {OLDEST[0]}.{OLDEST[1]} and "
             f"< {NEWEST[0]} is needed; {_INSTALL}"
         )
-    if not _version_of("pyarrow"):
+    if find_spec("pyarrow") is None:
         raise SparkMissing(f"pyarrow is not installed: {_INSTALL}")
 
 
@@ -55,13 +57,6 @@ def need_java() -> None:
             "Spark needs Java 17 or newer and none was found: install it "
             "(Debian: apt install openjdk-17-jre-headless) or set JAVA_HOME"
         )
-
-
-def _version_of(package: str) -> str:
-    try:
-        return version(package)
-    except PackageNotFoundError:
-        return ""
 
 
 # ------------------------------------------------------------------ java process

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import contextlib
+import subprocess
 from typing import TYPE_CHECKING
 
 import pytest
 import redis
 
 from tests.guide.blocks import ON_ONE_KIND, ROOT, Shells, blocks_of, environment
+from tests.support.servers.clusters import run_cluster
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -30,15 +32,36 @@ def test_the_page_runs(redis_url: str, tmp_path: Path):
     assert forwarded.splitlines() == [
         *("3", "lag 0, forwarded 3, no forwarder is active", newest_first),
     ]
-    assert balanced.splitlines() == ["left 2", "right 2"]
+    shown, shown_queues = (one.text for one in blocks_of(PAGE, languages=("text",)))
+    assert balanced == shown
     assert program.splitlines() == ["middle", "{'left': 33, 'middle': 34, 'right': 33}"]
-    assert [line.split()[::2][:2] for line in queues.splitlines()[-2:]] == [
-        ["north", "2"],
-        ["south", "1"],
-    ]
+    assert without_padding(queues) == without_padding(shown_queues)
     assert shortest == "south\n"
     with contextlib.closing(redis.Redis.from_url(redis_url)) as client:
         client.flushall()  # of both databases: lists have no TTL
+
+
+def without_padding(table: str) -> list[list[str]]:
+    return [line.split() for line in table.splitlines()]
+
+
+@pytest.mark.rest
+def test_the_transcript_of_a_cluster(tmp_path: Path):
+    """Types what the page shows; kills the primary that has the list `left`."""
+    (transcript,) = (one.text for one in blocks_of(PAGE, languages=("console",)))
+    steps = [step.partition("\n") for step in transcript.split("$ ")[1:]]
+    assert sum(command == "kill -9 ..." for command, _, _ in steps) == 1
+    with run_cluster() as cluster:
+        env = environment(cluster.url)
+        for command, _, shown in steps:
+            if command == "kill -9 ...":
+                cluster.kill(cluster.owner("left"))
+                continue
+            done = subprocess.run(
+                ["bash", "-euo", "pipefail", "-c", command], cwd=tmp_path, env=env,
+                capture_output=True, text=True, timeout=60, check=False,
+            )  # fmt: skip
+            assert (done.returncode, done.stdout) == (0, shown), f"{command}\n{done.stderr}"
 
 
 def assert_is_that_of_mpush(found: list[str]) -> None:

@@ -467,6 +467,19 @@ def test_a_missing_request_is_exit_3_and_no_redis_exit_5(program: Program):
     program("spark", "collect", "r1", "--out", "o", *LOCAL).refused(5, "127.0.0.1:1")
 
 
+def test_a_file_or_a_pattern_that_matches_nothing_is_refused_before_spark_starts(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "a1.txt").touch()
+    for there in ("a1.txt", "a*.txt", "a?.txt", "a[0-9].txt", "b[0-9].txt", "s3a://bucket/*"):
+        must_be_there(there, "local[2]")  # Spark checks a set of characters
+    with pytest.raises(InvalidArgument, match="there is no such file or folder"):
+        must_be_there("b1.txt", "local[2]")
+    with pytest.raises(InvalidArgument, match=r"b\*.txt cannot be read: no file or folder matches"):
+        must_be_there("b*.txt", "local[2]")
+
+
 def test_the_group_names_its_commands_without_spark(alone: Program):
     said = alone("spark", "--help").out.decode()
     for name in ("submit", "work", "stop", "collect", "archive"):

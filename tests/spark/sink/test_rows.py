@@ -221,6 +221,10 @@ NOW = dt.datetime(2026, 1, 2, tzinfo=dt.UTC)
 LATER = NOW + dt.timedelta(seconds=1)
 LONG = "x" * (settings.MAX_BODY + 1)
 TOO_LONG = 'row 1 of partition 4: "body" has 1,048,577 bytes: the most is 1,048,576'
+ID_OF_ROW_1 = r"^row 1 of partition 4: request id \(column \"key\"\) 'b c' is not valid"
+PRIORITY_100 = r'^request r1: priority \(column "p"\) 100 is not valid'
+LIMIT_0 = r'^request r1: limit \(column "p"\) 0 is not valid'
+SOON = r"^request r1: deadline \(column \"p\"\) 'soon' is"
 TWO_RANKS = 'request r1 has rows with 1 and with 2 in column "p"'
 
 
@@ -230,12 +234,12 @@ TWO_RANKS = 'request r1 has rows with 1 and with 2 in column "p"'
         ({"body": ["a", None]}, {}, 'row 1 of partition 4: "body" is null'),
         ({"body": ["a", LONG]}, {}, TOO_LONG),
         ({"key": ["a", None], "body": ["1", "2"]}, KEYED, 'row 1 of partition 4: "key" is null'),
-        ({"key": ["a", "b c"], "body": ["1", "2"]}, KEYED, r"\(column \"key\"\) 'b c' is not"),
+        ({"key": ["a", "b c"], "body": ["1", "2"]}, KEYED, ID_OF_ROW_1),
         ({"body": ["a", "b"], "p": pa.array([1, None], pa.int32())}, RANKED, '"p" is null'),
         ({"body": ["a", "b"], "p": pa.array([1, 2], pa.int32())}, RANKED, TWO_RANKS),
-        ({"body": ["a"], "p": pa.array([100], pa.int32())}, RANKED, "priority 100 is not valid"),
-        ({"body": ["a"], "p": [0]}, {"limitColumn": "p"}, "request r1: limit 0 is not valid"),
-        ({"body": ["a"], "p": ["soon"]}, {"deadlineColumn": "p"}, "request r1: deadline 'soon' is"),
+        ({"body": ["a"], "p": pa.array([100], pa.int32())}, RANKED, PRIORITY_100),
+        ({"body": ["a"], "p": [0]}, {"limitColumn": "p"}, LIMIT_0),
+        ({"body": ["a"], "p": ["soon"]}, {"deadlineColumn": "p"}, SOON),
         ({"body": ["a", "b"], "p": [NOW, LATER]}, {"runAtColumn": "p"}, "r1 has rows with 2026-.*"),
         ({"body": ["a", "b"], "i": ["1", None]}, DEDUPE, '"i" is null'),
         ({"body": ["a"], "i": ["1" * 1025]}, DEDUPE, "has 1,025 bytes"),

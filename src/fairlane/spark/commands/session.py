@@ -212,16 +212,26 @@ def is_local_path(path: str) -> bool:
 
 
 def must_be_there(path: str, master: str | None) -> None:
-    """Raises InvalidArgument for a file of this machine that does not exist.
+    """Raises InvalidArgument if this machine has no such file, or none of a pattern of * and ?.
 
-    Spark checks a path with a pattern in it, or one that may be another machine's.
+    Spark checks a path with other signs of a pattern, or one that may be another machine's.
     """
     from fairlane.spark.spark_session import is_local, master_of
 
-    if not is_local_path(path) or any(sign in path for sign in "*?[{") or Path(path).exists():
+    if not is_local_path(path) or any(sign in path for sign in "[{\\") or _is_there(path):
         return
     if is_local(master_of(master)):
-        raise InvalidArgument(f"{path} cannot be read: there is no such file or folder")
+        is_pattern = any(sign in path for sign in "*?")
+        lacking = (
+            "no file or folder matches it" if is_pattern else "there is no such file or folder"
+        )
+        raise InvalidArgument(f"{path} cannot be read: {lacking}")
+
+
+def _is_there(path: str) -> bool:
+    place = Path(path)
+    root = Path(place.anchor) if place.is_absolute() else Path()
+    return place.exists() or any(root.glob(str(place.relative_to(root))))
 
 
 def must_be_free(path: str, name: str = "--out") -> None:

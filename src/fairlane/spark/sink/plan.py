@@ -101,8 +101,9 @@ class WritePlan:
         """
         chosen: dict[str, Any] = {}
         try:
-            for (name, _), value in zip(self.terms, values, strict=True):
-                chosen[field_of(BY_NAME[name])] = read_option(name, value)
+            for (name, column), value in zip(self.terms, values, strict=True):
+                where = f'{name} (column "{column}")'
+                chosen[field_of(BY_NAME[name])] = read_option(name, value, where)
             return replace(self.policy, **chosen)
         except InvalidArgument as error:
             raise InvalidArgument(f"request {request_id}: {error}") from None

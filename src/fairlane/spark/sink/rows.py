@@ -148,8 +148,12 @@ class Reader:
         self._no_null(column, name)
         coded = column.dictionary_encode()
         names = [_word(value) for value in coded.dictionary.to_pylist()]
-        for request in names:
-            keys.check_name(f'request id (column "{name}")', request)
+        for code, request in enumerate(names):
+            try:
+                keys.check_name(f'request id (column "{name}")', request)
+            except InvalidArgument as error:
+                at = pc.index(coded.indices, pa.scalar(code, coded.indices.type)).as_py()
+                raise InvalidArgument(f"{self._row(at)}: {error}") from None
         order = pc.sort_indices(coded.indices)
         counts = {
             pair["values"]: pair["counts"] for pair in pc.value_counts(coded.indices).to_pylist()
@@ -178,7 +182,10 @@ class Reader:
             )
 
     def _place(self, at: int, name: str) -> str:
-        return f'row {self.rows + at} of partition {self.partition}: "{name}"'
+        return f'{self._row(at)}: "{name}"'
+
+    def _row(self, at: int) -> str:
+        return f"row {self.rows + at} of partition {self.partition}"
 
 
 def _binary(column: Any) -> Any:
