@@ -2,7 +2,7 @@
 
 Spark reads the standard library's sources (and, with --log-lines, as many GB of log lines as you
 like) and splits them; every package becomes a request with its own priority and limit. Plain
-workers and a Spark fleet share the work; Spark archives, collects in order and adds up. At the end
+workers and a Spark fleet share the work; Spark collects the archive in order and adds up. At the end
 Spark computes the same alone: both answers must be equal to the row. Needs Java only:
 without --redis or FAIRLANE_REDIS it starts Fairlane's embedded server.
 """
@@ -157,11 +157,11 @@ def done(queue: Queue, ids: list[str]) -> float:
 
 def collect(spark: SparkSession, url: str, out: Path, ids: list[str], view: View) -> DataFrame:
     """Archives endings and results to Parquet; returns the results of this run, in order."""
-    from fairlane.spark.archive import archive
+    from fairlane import archive
 
-    archive(spark, url, str(out / "archive"), queue=QUEUE)
+    archive.write(out / "archive", [QUEUE], redis=url)
     view.say(f"archived to {near(out / 'archive')}")
-    results = spark.read.parquet(str(out / "archive" / "results"))
+    results = spark.read.parquet(*archive.files(out / "archive", "results"))
     return results.where(results["request"].isin(ids)).orderBy("request", "index")
 
 
