@@ -11,7 +11,9 @@ import pytest
 pytest.importorskip("pyarrow")
 
 from fairlane import archive, settings
-from fairlane.archive import Archived, manifest
+from fairlane.archive import Archived, archiver, manifest
+from fairlane.archive.rows import PageReader
+from fairlane.arrow import stream_ranges
 from fairlane.errors import DataLost, InvalidArgument
 from fairlane.operations.completion import trim
 from tests.archive.kept import check, check_files, ended, read
@@ -72,12 +74,16 @@ def test_rows_are_what_the_queue_reports(world: World, tmp_path: Path):
     assert sorted(row["body"] for row in read(tmp_path, "dead")) == [b"11", b"3"]
 
 
-def test_several_queues_share_an_archive(world: World, driver: SyncDriver, tmp_path: Path):
+def test_several_queues_share_an_archive(
+    world: World, driver: SyncDriver, tmp_path: Path, redis_client: redis.Redis
+):
     others = [World(driver, name) for name in ("shop-a", "shop-b", "other")]
     for at, one in enumerate(others):
         one.submit(f"of-{at}", at + 1)
         one.work_off()
+    redis_client.set("{shop-a b}:completed", "of another program")
     done = archive.write(tmp_path, ["shop-*", "req", "shop-a"], redis=driver)
+    redis_client.delete("{shop-a b}:completed")
     assert (done.batches, done.requests, done.results) == (2, 2, 3)
     pairs = {(row["queue"], row["id"]) for row in read(tmp_path, "requests")}
     assert pairs == {("shop-a", "of-0"), ("shop-b", "of-1")}
@@ -216,6 +222,23 @@ def test_lost_endings_are_an_error_of_their_queue_only(
     assert archive.write(tmp_path, redis=driver, skip_lost=True).requests == 1
 
 
+def test_what_was_read_before_a_loss_is_archived(
+    world: World, tmp_path: Path, redis_client: redis.Redis, monkeypatch: pytest.MonkeyPatch
+):
+    ended(world, 0, 6)
+    monkeypatch.setattr(stream_ranges, "PAGE", 2)
+
+    def cuts(driver: SyncDriver, entries: Any) -> Any:
+        redis_client.xtrim("{req}:completed", maxlen=1, approximate=False)
+        return PageReader(driver, entries)
+
+    monkeypatch.setattr(archiver, "PageReader", cuts)
+    with pytest.raises(DataLost, match="set skip_lost"):
+        archive.write(tmp_path, redis=world.driver)
+    check(tmp_path, 2)
+    assert archive.write(tmp_path, redis=world.driver, skip_lost=True).requests == 1
+
+
 def test_an_archive_holds_the_log_back(
     world: World, tmp_path: Path, redis_client: redis.Redis, monkeypatch: pytest.MonkeyPatch
 ):
@@ -256,6 +279,9 @@ def test_what_is_not_valid_is_refused_before_anything_is_written(
     out = tmp_path / "new"
     for given, sentence in (
         ({"queues": ["a b"]}, "queue 'a b' is not valid"),
+        ({"queues": ["a*", "{b}*"]}, "is not valid: use 1 to 128 letters"),
+        ({"queues": "req"}, "queues 'req' is a str"),
+        ({"queues": ["a", "a"]}, "queue a is named twice"),
         ({"most": 0}, "most 0 is not valid"),
         ({"keep_days": 0.5}, "keep_days 0.5 is not valid"),
     ):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import shutil
 from collections import Counter
@@ -256,6 +257,25 @@ def test_a_torn_file_is_named_and_stops_no_batch(
     assert [record.getMessage() for record in caplog.records] == [str(refused.value)]
     file.write_bytes(good)
     check(tmp_path, 6)
+
+
+def test_a_full_disk_is_not_blamed_on_a_file(
+    world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    ended(world, 0, 3)
+    real = archiver.Files.put
+
+    def full(files: archiver.Files, table: str, *given: Any) -> None:
+        if len(manifest.read(tmp_path).files) == 9:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        real(files, table, *given)
+
+    monkeypatch.setattr(archiver.Files, "put", full)
+    with pytest.raises(OSError, match="No space left"):
+        archive.write(tmp_path, redis=world.driver, most=1)
+    monkeypatch.undo()
+    archive.write(tmp_path, redis=world.driver)
+    check(tmp_path, 3)
 
 
 # ------------------------------------------------------------------ which files are merged

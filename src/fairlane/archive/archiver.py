@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 import os
+import re
 import secrets
 from collections import defaultdict
 from contextlib import contextmanager
@@ -28,7 +29,7 @@ from fairlane.arrow import stream_ranges
 from fairlane.errors import DataLost, FairlaneError, InvalidArgument
 from fairlane.operations.completion import BEGIN, last_completion, lost_behind, mark
 from fairlane.operations.completion import place as place_of
-from fairlane.protocol.keys import check_name
+from fairlane.protocol.keys import check_name, check_names
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -43,6 +44,7 @@ _HELD = 64 << 20  # bytes of rows in memory, of all files
 _ROWS = 200_000  # ... and rows; a row group has no more
 _DAY_MS = 86_400_000
 _LATE_MS = 3_600_000  # the files of a date are merged so long after its end
+_MOST_QUEUES = 1_000
 _log = logging.getLogger(__name__)
 
 
@@ -117,9 +119,7 @@ class Archiver:
     @contextmanager
     def opened(self) -> Iterator[None]:
         """Holds the archive's lock. Raises InvalidArgument."""
-        for queue in self.queues:
-            if not _is_pattern(queue):
-                check_name("queue", queue)
+        self.queues = check_names("queue", self.queues, _MOST_QUEUES, _checked)
         with open_archive(self.folder, f"archive:{secrets.token_hex(8)}") as self._archive:
             yield
 
@@ -134,7 +134,6 @@ class Archiver:
             try:
                 has_more |= self._batch(queue)
             except DataLost as error:
-                self._archive.clear()
                 errors.append(error)
         try:
             self._drop()
@@ -148,7 +147,7 @@ class Archiver:
     def _named(self) -> list[str]:
         found: dict[str, None] = {}
         for queue in self.queues:
-            is_pattern = _is_pattern(queue)
+            is_pattern = "*" in queue or "?" in queue
             names = self.driver.run(stream_ranges.queues_like(queue)) if is_pattern else [queue]
             found.update(dict.fromkeys(names))
         return list(found)
@@ -156,11 +155,14 @@ class Archiver:
     # ------------------------------------------------------------------ batches
 
     def _batch(self, queue: str) -> bool:
-        """Archives what has ended in a queue; returns True if `most` left some. Raises DataLost."""
+        """Archives what has ended in a queue; returns True if `most` left some.
+
+        Raises DataLost when what was read before the loss is archived.
+        """
         position = self._archive.manifest.queues.get(queue, Position(BEGIN))
         self._mark(queue, position.place)
         files = Files(self._archive, queue)
-        first, place, most = "", position.place, self.most or MOST
+        first, place, most, why = "", position.place, self.most or MOST, ""
         counts = {"requests": 0, "results": 0, "dead": 0, "missing": 0}
         last = self.driver.run(last_completion(queue))
         unread: stream_ranges.StreamRange | None
@@ -172,11 +174,7 @@ class Archiver:
             # Checked after the page was read: a place that is in the log now was in it then.
             why = self.driver.run(lost_behind(queue, place))
             if why and not self.skips_lost:
-                raise DataLost(
-                    f"the archive {self.folder} has lost entries of queue {queue} that were not "
-                    f"read yet: {why}. To go on with what is left set skip_lost; to prevent it "
-                    "archive more often"
-                )
+                break
             if entries:
                 self._page(files, PageReader(self.driver, entries), counts)
                 first, place = first or entries[0][0].decode(), entries[-1][0].decode()
@@ -191,6 +189,12 @@ class Archiver:
             self.done.batches += 1
             for name, count in counts.items():
                 setattr(self.done, name, getattr(self.done, name) + count)
+        if why and not self.skips_lost:
+            raise DataLost(
+                f"the archive {self.folder} has lost entries of queue {queue} that were not read "
+                f"yet: {why}. To go on with what is left set skip_lost; to prevent it archive more "
+                "often"
+            )
         return unread is not None
 
     def _mark(self, queue: str, place: str) -> None:
@@ -246,22 +250,26 @@ class Archiver:
         """Writes files as one. Raises InvalidArgument, which names a torn file."""
         made = Files(self._archive, queue)
         for file in group:
-            why = why_unreadable(self.folder, file)
-            try:
-                if not why:
-                    with pq.ParquetFile(self.folder / file.path) as read:
-                        for at in range(read.num_row_groups):
-                            made.put(table, date, read.read_row_group(at))
-            except (pa.ArrowException, OSError):
-                why = torn(self.folder / file.path)
-            if why:
-                self._torn.add(file.path)
-                raise InvalidArgument(why)
+            for rows in self._rows_of(file):
+                made.put(table, date, rows)
         ordered = sorted(group, key=lambda file: place_of(file.first))
         last = max((file.last for file in group), key=place_of)
         (merged,) = made.close(ordered[0].first, last, sum(file.batches for file in group))
         self._archive.commit(self.now_ms(), added=[merged], removed={*group})
         return merged
+
+    def _rows_of(self, file: File) -> Iterator[pa.Table]:
+        why = why_unreadable(self.folder, file)
+        try:
+            if not why:
+                with pq.ParquetFile(self.folder / file.path) as read:
+                    for at in range(read.num_row_groups):
+                        yield read.read_row_group(at)
+        except (pa.ArrowInvalid, OSError):
+            why = torn(self.folder / file.path)
+        if why:
+            self._torn.add(file.path)
+            raise InvalidArgument(why)
 
 
 def due(files: Sequence[File], *, is_over: bool) -> list[File]:
@@ -285,5 +293,7 @@ def due(files: Sequence[File], *, is_over: bool) -> list[File]:
     return group[: max(2, enough)]
 
 
-def _is_pattern(queue: str) -> bool:
-    return "*" in queue or "?" in queue
+def _checked(kind: str, name: str) -> str:
+    """Returns the name of a queue, or a pattern of names. Raises InvalidArgument."""
+    check_name(kind, re.sub("[*?]", "x", name) if isinstance(name, str) else name)
+    return name

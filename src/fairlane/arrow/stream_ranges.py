@@ -344,7 +344,8 @@ async def named_like(pattern: str, txn: str = "") -> list[str]:
 
 async def queues_like(pattern: str) -> list[str]:
     """Returns the queues with a name of this pattern in which anything has ended."""
-    return await _named(f"{{{pattern}}}:completed", pattern)
+    names = await _named(f"{{{pattern}}}:completed", pattern)
+    return [name for name in names if keys.queue_and_part(keys.completed(name))]
 
 
 async def _named(match: str, shown: str) -> list[str]:
