@@ -129,6 +129,7 @@ def check_whole(folder: Path) -> None:
             assert counts[queue] == getattr(position, table), table
 
 
+@pytest.mark.rest
 def test_a_kill_at_any_step_of_batches_and_merges_loses_and_doubles_nothing(
     steps: Steps, world: World, driver: SyncDriver, tmp_path: Path
 ):

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from fairlane.drivers.sync import SyncDriver
 
 
+@pytest.mark.slow
 def test_a_report_counts_each_life_and_each_queue_of_an_archive(
     driver: SyncDriver, redis_client: redis.Redis, tmp_path: Path
 ):
