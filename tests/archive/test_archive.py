@@ -307,6 +307,7 @@ def test_what_is_not_valid_is_refused_before_anything_is_written(
         (lambda _: b"", "manifest.json is torn or no manifest"),
         (lambda text: text.replace(b"dead/", b"../d/"), "manifest.json is torn or no manifest"),
         (lambda text: text.replace(b"archive 1", b"archive 2"), "is of another version"),
+        (lambda _: b'{"format": "fairlane archive 9"}', "is of another version"),
         (None, "manifest.json is missing: restore it from a copy"),
     ],
 )

@@ -72,8 +72,10 @@ def write(
     from fairlane.archive.archiver import Archiver
 
     driver = redis if isinstance(redis, SyncDriver) else SyncDriver(resolve_url(redis))
-    archiver = Archiver(driver, Path(folder), queues, keep_days, most, now_ms)
-    archiver.reads_results, archiver.skips_lost, archiver.follows = results, skip_lost, follow
+    archiver = Archiver(
+        driver, Path(folder), queues, now_ms, keep_days=keep_days, most=most,
+        reads_results=results, skips_lost=skip_lost, follows=follow,
+    )  # fmt: skip
     try:
         with archiver.opened():
             while True:

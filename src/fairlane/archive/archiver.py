@@ -106,12 +106,12 @@ class Archiver:
     driver: SyncDriver
     folder: Path
     queues: Sequence[str]
+    now_ms: Callable[[], int]
     keep_days: float | None
     most: int | None
-    now_ms: Callable[[], int]
-    reads_results: bool = True
-    skips_lost: bool = False
-    follows: bool = False
+    reads_results: bool
+    skips_lost: bool
+    follows: bool
     done: Archived = field(default_factory=Archived)
     _archive: Archive = field(init=False)
     _torn: set[str] = field(default_factory=set)

@@ -56,10 +56,13 @@ class Position(msgspec.Struct, frozen=True):
     missing: int = 0
 
 
-class Manifest(msgspec.Struct, frozen=True):
+class _Form(msgspec.Struct, frozen=True):
+    format: str
+
+
+class Manifest(_Form, frozen=True):
     """Holds one generation of an archive; `retired` has paths, each with its end in ms."""
 
-    format: str
     generation: int
     reader: str
     queues: dict[str, Position]
@@ -80,6 +83,11 @@ def read(folder: Path) -> Manifest:
     except OSError as error:
         raise InvalidArgument(f"{folder / NAME} cannot be read: {error.strerror}") from None
     try:
+        form = msgspec.json.decode(text, type=_Form).format
+        if form != _FORMAT:
+            raise InvalidArgument(
+                f"{folder / NAME} is of another version of Fairlane ({form}): use that version"
+            )
         found = msgspec.json.decode(text, type=Manifest)
         for path in (*(file.path for file in found.files), *found.retired):
             if not _PATH.fullmatch(path):
@@ -88,10 +96,6 @@ def read(folder: Path) -> Manifest:
         raise InvalidArgument(
             f"{folder / NAME} is torn or no manifest: restore it from a copy"
         ) from None
-    if found.format != _FORMAT:
-        raise InvalidArgument(
-            f"{folder / NAME} is of another version of Fairlane ({found.format}): use that version"
-        )
     return found
 
 
