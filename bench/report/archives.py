@@ -50,7 +50,7 @@ def write_archive(folder: Path, results: int, seed: int = 7) -> None:
                 names = ", ".join(f'"{name}"' for name in schema.names)
                 for (date,) in db.table(table).project("date").distinct().fetchall():
                     rows = f"SELECT {names} FROM {table} WHERE date = '{date}'"  # noqa: S608
-                    for batch in db.execute(rows).to_arrow_reader(100_000):
+                    for batch in db.sql(rows).to_arrow_reader(100_000):
                         files.put(table, date, pa.Table.from_batches([batch]).cast(schema))
             made.commit(0, added=files.close("1-0", "2-0"))
 
