@@ -185,10 +185,10 @@ class Archiver:
                 added=files.close(first, place),
                 queues={queue: Position(place, **totals)},
             )
-            self._mark(queue, place)
             self.done.batches += 1
             for name, count in counts.items():
                 setattr(self.done, name, getattr(self.done, name) + count)
+            self._mark(queue, place)
         if why and not self.skips_lost:
             raise DataLost(
                 f"the archive {self.folder} has lost entries of queue {queue} that were not read "
