@@ -2,7 +2,7 @@
 
 Spark reads the standard library's sources (and, with --log-lines, as many GB of log lines as you
 like) and splits them; every package becomes a request with its own priority and limit. Plain
-workers and a Spark fleet share the work; Spark collects the archive in order and adds up. At the end
+workers and a Spark fleet share the work; Spark reads the archive in order and adds up. At the end
 Spark computes the same alone: both answers must be equal to the row. Needs Java only:
 without --redis or FAIRLANE_REDIS it starts Fairlane's embedded server.
 """
