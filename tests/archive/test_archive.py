@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import struct
+from contextlib import suppress
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
@@ -88,7 +89,7 @@ def test_several_queues_share_an_archive(
     pairs = {(row["queue"], row["id"]) for row in read(tmp_path, "requests")}
     assert pairs == {("shop-a", "of-0"), ("shop-b", "of-1")}
     assert archive.write(tmp_path, ["other"], redis=driver).requests == 1
-    assert set(manifest.read(tmp_path).queues) == {"shop-a", "shop-b", "other"}
+    assert set(manifest.read(tmp_path).queues) == {"shop-a", "shop-b", "req", "other"}
 
 
 def test_without_results_only_the_endings_are_archived(world: World, tmp_path: Path):
@@ -212,14 +213,41 @@ def test_lost_endings_are_an_error_of_their_queue_only(
     ended(world, 0, 1)
     archive.write(tmp_path, redis=driver)
     ended(world, 1, 3)
-    other.submit("o", 2)
-    other.work_off()
+    for name in ("o", "p"):
+        other.submit(name, 2)
+        other.work_off()
     redis_client.xtrim("{req}:completed", maxlen=1, approximate=False)
     with pytest.raises(DataLost, match="has lost entries of queue req that were not read yet"):
-        archive.write(tmp_path, ["req", "other"], redis=driver)
-    assert manifest.read(tmp_path).queues["other"].requests == 1
+        archive.write(tmp_path, ["req", "other"], redis=driver, most=1)
+    assert manifest.read(tmp_path).queues["other"].requests == 2
     check_files(tmp_path)
     assert archive.write(tmp_path, redis=driver, skip_lost=True).requests == 1
+
+
+@pytest.mark.parametrize("was_used", [False, True])
+def test_what_was_lost_before_the_first_batch_is_an_error(
+    world: World, tmp_path: Path, redis_client: redis.Redis, was_used: bool,
+    monkeypatch: pytest.MonkeyPatch,
+):  # fmt: skip
+    """Also if the first batch was not committed. What was lost before the archive began is not."""
+    if was_used:
+        ended(world, 0, 3)
+        redis_client.xtrim("{req}:completed", maxlen=1, approximate=False)
+
+    def stops(*_: Any) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(archiver, "PageReader", stops)
+        with suppress(KeyboardInterrupt):
+            assert archive.write(tmp_path, redis=world.driver) == Archived()
+    for n in (3, 4, 5):
+        ended(world, n, n + 1)
+    redis_client.xtrim("{req}:completed", maxlen=2, approximate=False)
+    with pytest.raises(DataLost, match="the log was trimmed before anything of it was archived"):
+        archive.write(tmp_path, redis=world.driver)
+    assert archive.write(tmp_path, redis=world.driver, skip_lost=True).requests == 2
+    assert archive.write(tmp_path / "new", redis=world.driver).requests == 2
 
 
 def test_what_was_read_before_a_loss_is_archived(
@@ -340,7 +368,7 @@ def test_a_manifest_that_is_too_old_is_refused(world: World, tmp_path: Path):
     archive.write(tmp_path, redis=world.driver, most=1)
     good = place.read_bytes()
     place.write_bytes(old)
-    with pytest.raises(InvalidArgument, match=r"is older than .*0000003\.parquet: restore"):
+    with pytest.raises(InvalidArgument, match=r"is older than .*0000004\.parquet: restore"):
         archive.write(tmp_path, redis=world.driver)
     place.write_bytes(good)
     check(tmp_path, 5)

@@ -29,6 +29,7 @@ from fairlane.arrow import stream_ranges
 from fairlane.errors import DataLost, FairlaneError, InvalidArgument
 from fairlane.operations.completion import BEGIN, last_completion, lost_behind, mark
 from fairlane.operations.completion import place as place_of
+from fairlane.protocol import keys
 from fairlane.protocol.keys import check_name, check_names
 
 if TYPE_CHECKING:
@@ -115,6 +116,7 @@ class Archiver:
     done: Archived = field(default_factory=Archived)
     _archive: Archive = field(init=False)
     _torn: set[str] = field(default_factory=set)
+    _errors: dict[str, FairlaneError] = field(default_factory=dict)
 
     @contextmanager
     def opened(self) -> Iterator[None]:
@@ -126,22 +128,21 @@ class Archiver:
     def round(self) -> bool:
         """Writes a batch of each queue, merges, and drops what is old; returns if more has ended.
 
-        A queue that fails does not stop the others. Raises the first error of a queue then.
+        A queue that fails does not stop the others. Raises its error when they have no more.
         """
-        errors: list[FairlaneError] = []
         has_more = False
         for queue in self._named():
             try:
-                has_more |= self._batch(queue)
+                has_more |= queue not in self._errors and self._batch(queue)
             except DataLost as error:
-                errors.append(error)
+                self._errors[queue] = error
         try:
             self._drop()
             self._merge()
         except InvalidArgument as error:
-            errors.append(error)
-        if errors:
-            raise errors[0]
+            self._errors.setdefault("", error)
+        if self._errors and not has_more:
+            raise next(iter(self._errors.values()))
         return has_more
 
     def _named(self) -> list[str]:
@@ -159,7 +160,11 @@ class Archiver:
 
         Raises DataLost when what was read before the loss is archived.
         """
-        position = self._archive.manifest.queues.get(queue, Position(BEGIN))
+        log = keys.completed(queue)
+        position = self._archive.manifest.queues.get(queue)
+        if position is None:  # noted before the first read, so that a loss before it is detected
+            position = Position(BEGIN, self.driver.run(stream_ranges.removed(log)))
+            self._archive.commit(self.now_ms(), queues={queue: position})
         self._mark(queue, position.place)
         files = Files(self._archive, queue)
         first, place, most, why = "", position.place, self.most or MOST, ""
@@ -173,6 +178,8 @@ class Archiver:
             entries, unread = self.driver.run(read)
             # Checked after the page was read: a place that is in the log now was in it then.
             why = self.driver.run(lost_behind(queue, place))
+            if place == BEGIN and self.driver.run(stream_ranges.removed(log)) != position.removed:
+                why = "the log was trimmed before anything of it was archived"
             if why and not self.skips_lost:
                 break
             if entries:
@@ -183,7 +190,7 @@ class Archiver:
             self._archive.commit(
                 self.now_ms(),
                 added=files.close(first, place),
-                queues={queue: Position(place, **totals)},
+                queues={queue: Position(place, position.removed, **totals)},
             )
             self.done.batches += 1
             for name, count in counts.items():

@@ -47,9 +47,13 @@ class File(msgspec.Struct, frozen=True):
 
 
 class Position(msgspec.Struct, frozen=True):
-    """Holds the last ending of a queue that is archived, and how many rows there were in all."""
+    """Holds the last ending of a queue that is archived, and how many rows there were in all.
+
+    `removed`: how many endings had left the log before the archive began with the queue.
+    """
 
     place: str
+    removed: int
     requests: int = 0
     results: int = 0
     dead: int = 0

@@ -81,6 +81,19 @@ async def last_id(stream: bytes) -> str:
     return str(fields[b"last-generated-id"].decode())
 
 
+async def removed(stream: bytes) -> int:
+    """Returns how many entries have left a stream."""
+    is_there, info = await Batch(
+        [Command(b"EXISTS", stream), Command(b"XINFO", b"STREAM", stream)], lenient=True
+    )
+    if isinstance(info, FairlaneError):
+        if is_there == 0:
+            return 0
+        raise info
+    fields = dict(zip(info[::2], info[1::2], strict=True))
+    return int(fields[b"entries-added"]) - int(fields[b"length"])
+
+
 async def read_page(
     stream: bytes, piece: StreamRange, count: int
 ) -> tuple[Entries, StreamRange | None]:
