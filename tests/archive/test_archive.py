@@ -82,9 +82,11 @@ def test_several_queues_share_an_archive(
     for at, one in enumerate(others):
         one.submit(f"of-{at}", at + 1)
         one.work_off()
-    redis_client.set("{shop-a b}:completed", "of another program")
+    for name in ("{shop-a b}:completed", b"{shop-\xff}:completed", "{shop-c}:completed"):
+        redis_client.set(name, "of another program")
     done = archive.write(tmp_path, ["shop-*", "req", "shop-a"], redis=driver)
-    redis_client.delete("{shop-a b}:completed")
+    for name in ("{shop-a b}:completed", b"{shop-\xff}:completed", "{shop-c}:completed"):
+        redis_client.delete(name)
     assert (done.batches, done.requests, done.results) == (2, 2, 3)
     pairs = {(row["queue"], row["id"]) for row in read(tmp_path, "requests")}
     assert pairs == {("shop-a", "of-0"), ("shop-b", "of-1")}
@@ -199,8 +201,8 @@ def test_keys_of_rows_are_archived_and_only_keyed_requests_are_asked(
     plain = {("plain", at): None for at in range(count)}
     keyed = {("keyed", at): f"{at:02}" for at in range(count)}
     assert found == plain | keyed | {("small", at): f"{at:02}" for at in range(3)}
-    # A record of each request, and its retention where it has a page; the keys of two.
-    assert asked == 3 + 2
+    # A record of each request, the keys of two, and a record after each page of the large ones.
+    assert asked == 3 + 2 + 4
 
 
 # ------------------------------------------------------------------ what is refused
@@ -334,6 +336,8 @@ def test_what_is_not_valid_is_refused_before_anything_is_written(
         (lambda text: text[:-20], "manifest.json is torn or no manifest"),
         (lambda _: b"", "manifest.json is torn or no manifest"),
         (lambda text: text.replace(b"dead/", b"../d/"), "manifest.json is torn or no manifest"),
+        (lambda text: text.replace(b'"place": "', b'"place": "x'), "is torn or no manifest"),
+        (lambda _: b"[" * 100_000, "manifest.json is torn or no manifest"),
         (lambda text: text.replace(b"archive 1", b"archive 2"), "is of another version"),
         (lambda _: b'{"format": "fairlane archive 9"}', "is of another version"),
         (None, "manifest.json is missing: restore it from a copy"),

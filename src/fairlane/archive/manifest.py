@@ -12,7 +12,7 @@ import os
 import re
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
 
 import msgspec
 
@@ -29,6 +29,10 @@ _LOCK = ".lock"
 _PATH = re.compile(r"(?:requests|results|dead)/queue=[\w.:-]+/date=[\d-]+/(\d+)\.parquet")
 
 
+Place = Annotated[str, msgspec.Meta(pattern=r"^\d{1,20}-\d{1,20}$")]
+Name = Annotated[str, msgspec.Meta(pattern=r"^[\w.:-]+$")]
+
+
 class File(msgspec.Struct, frozen=True):
     """Describes a Parquet file; `first` and `last` are the log ids of its endings.
 
@@ -41,8 +45,8 @@ class File(msgspec.Struct, frozen=True):
     date: str
     rows: int
     bytes: int
-    first: str
-    last: str
+    first: Place
+    last: Place
     batches: int = 1
 
 
@@ -52,7 +56,7 @@ class Position(msgspec.Struct, frozen=True):
     `removed`: how many endings had left the log before the archive began with the queue.
     """
 
-    place: str
+    place: Place
     removed: int
     requests: int = 0
     results: int = 0
@@ -69,7 +73,7 @@ class Manifest(_Form, frozen=True):
 
     generation: int
     reader: str
-    queues: dict[str, Position]
+    queues: dict[Name, Position]
     files: list[File]
     retired: dict[str, int]
 
@@ -96,7 +100,7 @@ def read(folder: Path) -> Manifest:
         for path in (*(file.path for file in found.files), *found.retired):
             if not _PATH.fullmatch(path):
                 raise msgspec.ValidationError(path)
-    except (msgspec.DecodeError, UnicodeDecodeError):
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         raise InvalidArgument(
             f"{folder / NAME} is torn or no manifest: restore it from a copy"
         ) from None

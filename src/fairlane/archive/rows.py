@@ -109,6 +109,9 @@ class PageReader:
             if one.record is not None:
                 keys = stream_ranges.RowKeys()
                 for page in read_results(self.driver, one.id, _ALL):
+                    # If the record is right after the read, the results are of this request.
+                    if not self.driver.run(stream_ranges.ended_requests([one.life]))[0]:
+                        break
                     count = len(page["index"])
                     one.rows += count
                     yield self._rows("results", page, [one] * count, keys)
@@ -145,11 +148,13 @@ class PageReader:
 
     def _many_dead(self, one: _Request) -> Iterator[pa.Table]:
         unread: StreamRange | None = _ALL
-        while unread is not None and self.driver.run(stream_ranges.ended_requests([one.life]))[0]:
+        while unread is not None:
             try:
                 dead, unread = self.driver.run(stream_ranges.read_dead(one.id, unread))
             except RequestNotFound:
                 return  # it expired
+            if not self.driver.run(stream_ranges.ended_requests([one.life]))[0]:
+                return  # it is another one by now
             page = columns_of("dead", (dead_row(one.id, died) for died in dead))
             yield self._rows("dead", page, [one] * len(dead))
 

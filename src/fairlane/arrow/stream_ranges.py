@@ -352,25 +352,25 @@ async def named_like(pattern: str, txn: str = "") -> list[str]:
     It looks through all keys of each primary. Raises InvalidArgument for more than NAMES_MOST.
     """
     kind = "txn" if txn else "req"
-    return await _named(f"{kind}:{{{pattern}}}" + (f":{txn}" if txn else ""), txn or pattern)
+    match = f"{kind}:{{{pattern}}}" + (f":{txn}" if txn else "")
+    return await _named(match, b"hash", txn or pattern)
 
 
 async def queues_like(pattern: str) -> list[str]:
     """Returns the queues with a name of this pattern in which anything has ended."""
-    names = await _named(f"{{{pattern}}}:completed", pattern)
+    names = await _named(f"{{{pattern}}}:completed", b"stream", pattern)
     return [name for name in names if keys.queue_and_part(keys.completed(name))]
 
 
-async def _named(match: str, shown: str) -> list[str]:
+async def _named(match: str, kind: bytes, shown: str) -> list[str]:
     found: dict[str, None] = {}
     for node in await Nodes():
         cursor = b"0"
         while True:
-            words = (b"SCAN", cursor, b"MATCH", match, b"COUNT", _SCAN)
+            words = (b"SCAN", cursor, b"MATCH", match, b"COUNT", _SCAN, b"TYPE", kind)
             cursor, names = await OnNode(node, Command(*words))
-            found.update(
-                {name.decode().partition("{")[2].partition("}")[0]: None for name in names}
-            )
+            texts = [name.decode("utf-8", "replace") for name in names]
+            found.update({text.partition("{")[2].partition("}")[0]: None for text in texts})
             if len(found) > NAMES_MOST:
                 raise InvalidArgument(
                     f"more than {NAMES_MOST:,} requests are {shown}: name fewer of them"
