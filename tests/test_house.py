@@ -43,7 +43,7 @@ ROOMS = {
         *("flows", "flow_svg", "queue", "shortcut", "worker", "tasks", "testing", "lists"),
         *("topics", "live"),
     ),
-    "edges": ("web", "report", "cli", "cli.commands", "__main__", "spark"),
+    "edges": ("web", "arrow", "archive", "report", "cli", "cli.commands", "__main__", "spark"),
 }
 ORDER = [room for layer in ROOMS.values() for room in layer]
 HEAVY = {
@@ -337,12 +337,14 @@ def test_operations_do_no_io():
 
 
 def test_heavy_imports_stand_inside_functions():
-    """But in `spark`, `web` and `cli/top.py`, which are read for Spark, `serve` or `top`."""
+    """But in the folders of an extra and `cli/top.py`, which are read for that extra."""
     found = [
         f"{name_of(path)}:{node.lineno} imports {module}"
         for path in sources(SRC)
         if path != SRC / "cli" / "top.py"
-        and (part_of(path) not in {"spark", "web"} or path.name in LIGHT_IN_SPARK)
+        and (
+            part_of(path) not in {"archive", "arrow", "spark", "web"} or path.name in LIGHT_IN_SPARK
+        )
         for node in parse(path).body
         for module in modules_of(path, node)
         if module.partition(".")[0] in HEAVY

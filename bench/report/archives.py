@@ -1,4 +1,4 @@
-"""Makes an archive of any size, as `fairlane spark archive` would write it.
+"""Makes an archive of any size, as `fairlane archive` would write it.
 
 Workers take the most urgent request that may be taken, in turns within a priority, and run its
 slices of up to five sub-requests. Of a hundred takes one is careless: it takes the least urgent. Of
@@ -14,6 +14,11 @@ from collections import deque
 from pathlib import Path
 
 import duckdb
+import pyarrow as pa
+
+from fairlane.archive.archiver import Files
+from fairlane.archive.manifest import open_archive
+from fairlane.archive.rows import SCHEMAS
 
 T0_US = 1_795_200_000_000_000
 WORKERS = 16
@@ -39,14 +44,15 @@ def write_archive(folder: Path, results: int, seed: int = 7) -> None:
         db.execute("SET TimeZone = 'UTC'")
         db.execute(f"SELECT setseed({seed / 100})")
         db.execute(_SQL)
-        for table in ("requests", "results", "dead"):
-            (folder / table).mkdir(parents=True)
-            db.execute(
-                f"COPY {table} TO '{folder / table}' (FORMAT parquet, PARTITION_BY (date, batch), "
-                "OVERWRITE_OR_IGNORE)"
-            )
-        (folder / "batches" / "batch=0").mkdir(parents=True)
-        db.execute(f"COPY requests TO '{folder}/batches/batch=0/part-0.parquet'")
+        with open_archive(folder, "bench") as made:
+            files = Files(made, "req")
+            for table, schema in SCHEMAS.items():
+                names = ", ".join(f'"{name}"' for name in schema.names)
+                for (date,) in db.table(table).project("date").distinct().fetchall():
+                    rows = f"SELECT {names} FROM {table} WHERE date = '{date}'"  # noqa: S608
+                    for batch in db.sql(rows).to_arrow_reader(100_000):
+                        files.put(table, date, pa.Table.from_batches([batch]).cast(schema))
+            made.commit(0, added=files.close("1-0", "2-0"))
 
 
 def _play(results: int, dice: random.Random) -> tuple[list[list[int]], list[list[int]]]:
@@ -142,20 +148,20 @@ SELECT request, priority, "index", if(died, 'dead', 'done') AS status,
     (taken_us - born_us) // 1000 + (started_us - taken_us + ran_us) / 1000 AS total_ms,
     if(died, 'ValueError: no such page ' || "index", NULL) AS error,
     moment(started_us) AS started, moment(settled_us) AS settled, day(settled_us) AS date,
-    0 AS batch
+    moment(born_us) AS submitted, NULL::VARCHAR AS key
 FROM ran;
 CREATE VIEW dead AS
 SELECT request, "index", if("index" % 3 = 0, 'rejected', 'attempts') AS reason,
     'ValueError: no such page ' || "index" AS error,
     left(md5(("index" % 3)::VARCHAR), 10) AS fingerprint,
     5::INTEGER AS attempt, worker, encode('') AS body, moment(settled_us) AS died, priority,
-    day(settled_us) AS date, 0 AS batch
+    day(settled_us) AS date, moment(born_us) AS submitted
 FROM ran WHERE ran.died;
 CREATE VIEW requests AS
 SELECT (ended_us // 1000) || '-' || n AS log_id, id, 'done' AS state, priority, total,
     total - coalesce(lost, 0) AS done, coalesce(lost, 0)::BIGINT AS dead, 0::BIGINT AS cancelled,
     moment(born_us) AS submitted, moment(ended_us) AS ended, '' AS reason,
-    moment(ended_us) AS logged, "limit", total AS results, day(ended_us) AS date, 0 AS batch
+    moment(ended_us) AS logged, "limit", total AS results, day(ended_us) AS date
 FROM made LEFT JOIN (SELECT request, count(*) AS lost FROM ran WHERE died GROUP BY 1)
     ON request = id;
 """

@@ -119,7 +119,7 @@ class View:
 
 def workers_of(queue: Queue) -> list[dict[str, str]]:
     """Returns the registry: worker, host, pid and more of each."""
-    from fairlane.spark.stream_ranges import workers
+    from fairlane.arrow.stream_ranges import workers
 
     return [dict(worker) for worker in queue.driver.run(workers(queue.name))]
 

@@ -273,11 +273,10 @@ class Pipeline:
 
     def close(self, urgent: list[str]) -> int:
         """Archives, reports, compares with Spark alone, and prints the table."""
-        from fairlane import report
-        from fairlane.spark.archive import archive
+        from fairlane import archive, report
 
         results = self.results().persist()
-        kept = archive(self.spark, self.queue.driver.url, str(self.out / "archive"), queue=QUEUE)
+        kept = archive.write(self.out / "archive", [QUEUE], redis=self.queue.driver.url)
         made = report.make(
             self.out / "archive", self.out / "report", since=self.began, targets=TARGETS
         )

@@ -78,7 +78,7 @@ PARTS |= {name: (f"cli.commands.{file}", part) for name, (file, part) in SHARED.
 PARTS["scripts verify"] = ("cli.commands.scripts", "verify")
 PARTS |= {
     f"spark {name}": (f"spark.commands.{name}", "*")
-    for name in ("submit", "collect", "archive", "report_backlog", "stop")
+    for name in ("submit", "collect", "report_backlog", "stop")
 }
 # These use no Redis, or only their own.
 OPEN_TO_ALL = {"acl", "server", "completion", "token", "report"}

@@ -13,20 +13,14 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
-import pyarrow.parquet as pq
 
-from fairlane.report.tables import COLUMNS
+from fairlane.archive.archiver import Files
+from fairlane.archive.manifest import open_archive
+from fairlane.archive.rows import SCHEMAS
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-KINDS = {
-    "VARCHAR": pa.string(),
-    "INTEGER": pa.int32(),
-    "BIGINT": pa.int64(),
-    "DOUBLE": pa.float64(),
-    "TIMESTAMPTZ": pa.timestamp("us", tz="UTC"),
-}
 T0 = 1_795_200_000_000  # ms
 
 
@@ -94,6 +88,7 @@ class History:
         row = {
             "request": one.id,
             "priority": one.priority,
+            "submitted": one.at_ms * 1000,
             "worker": "-",
             "status": "dead",
             "attempt": 0,
@@ -160,6 +155,7 @@ class History:
                     "request": one.id,
                     "index": index,
                     "priority": one.priority,
+                    "submitted": one.at_ms * 1000,
                     "attempt": attempt,
                     "reason": "attempts" if index % 3 else "rejected",
                     "error": error,
@@ -173,6 +169,7 @@ class History:
         return {
             "request": one.id,
             "priority": one.priority,
+            "submitted": one.at_ms * 1000,
             "index": index,
             "worker": worker,
             "status": "dead" if is_dead else "done",
@@ -212,20 +209,13 @@ class History:
     def write(self, folder: Path) -> None:
         """Writes the archive, in one batch."""
         tables = {"requests": self.request_rows(), "results": self.results, "dead": self.dead}
-        for name, rows in tables.items():
-            for date in {row["date"] for row in rows}:
-                fields = [column.split(" ") for column in COLUMNS[name].split(", ")]
-                table = pa.Table.from_pylist(
-                    [row for row in rows if row["date"] == date],
-                    schema=pa.schema([(field, KINDS[kind]) for field, kind in fields]),
-                )
-                place = folder / name / f"date={date}" / "batch=0"
-                place.mkdir(parents=True)
-                pq.write_table(table, place / "part-0.parquet")
-        mark = folder / "batches" / "batch=0"
-        mark.mkdir(parents=True)
-        counts = {name: [len(rows)] for name, rows in tables.items()}
-        pq.write_table(pa.table(counts), mark / "part-0.parquet")
+        with open_archive(folder, "reader") as made:
+            files = Files(made, "req")
+            for name, rows in tables.items():
+                for date in sorted({row["date"] for row in rows}):
+                    some = [row for row in rows if row["date"] == date]
+                    files.put(name, date, pa.Table.from_pylist(some, schema=SCHEMAS[name]))
+            made.commit(T0, added=files.close("1-0", "2-0"))
 
 
 def example(minutes: int = 6, seed: int = 7) -> History:

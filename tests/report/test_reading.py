@@ -7,12 +7,16 @@ import shutil
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
 pytest.importorskip("duckdb")
 pytest.importorskip("matplotlib")
 
+from fairlane.archive import manifest
+from fairlane.archive.manifest import open_archive
+from fairlane.archive.rows import SCHEMAS
 from fairlane.errors import InvalidArgument
 from fairlane.report import tables
 from fairlane.report.page import page_of
@@ -65,29 +69,28 @@ def test_the_name_of_a_folder_is_no_pattern(tmp_path: Path, name: str, sibling: 
     assert [row["request"] for row in found.tables["requests"]] == ["one"]
 
 
-@pytest.mark.parametrize("above", ["priority=9", "state=gone", "date=2020-01-01", "batch=7"])
+@pytest.mark.parametrize("above", ["priority=9", "state=gone", "date=2020-01-01", "queue=b"])
 def test_a_folder_above_the_archive_replaces_no_column(tmp_path: Path, above: str):
     wrote(tmp_path / above / "x")
     (row,) = read(tmp_path / above / "x").tables["requests"]
     assert (row["priority"], row["state"]) == (3, "done")
     rows = pq.read_table(tmp_path / above / "out" / "requests.parquet").to_pylist()
-    assert [(row["batch"], row["date"]) for row in rows] == [(0, "2026-11-20")]
+    assert [(row["queue"], row["date"]) for row in rows] == [("req", "2026-11-20")]
 
 
-def test_only_finished_batches_are_read(archive: Path):
-    for folder in [*archive.glob("*/date=*/batch=0")]:
-        shutil.copytree(folder, folder.with_name("batch=1"))
-        (folder.with_name("batch=1") / "part-1.parquet").write_bytes(b"is being written")
-    (archive / "batches" / "batch=1").mkdir()
-    (archive / "batches" / "batch=1" / ".part-0.parquet").touch()
+def test_only_files_of_the_manifest_are_read(archive: Path):
+    for file in archive.rglob("*.parquet"):
+        shutil.copy(file, file.with_name("00000002.parquet"))
+        file.with_name("00000003.parquet.tmp").write_bytes(b"is being written")
     found = read(archive)
     assert (found.summary["finished"], found.summary["requests"]) == (20, 1)
     assert sum(row["sub-requests"] for row in found.tables["dead"]) == 1
 
 
-def test_an_archive_whose_first_batch_is_unfinished_holds_nothing_yet(archive: Path):
-    shutil.rmtree(archive / "batches")
-    assert "holds nothing yet" in refused(archive)
+def test_an_archive_without_a_batch_holds_nothing_yet(tmp_path: Path):
+    with open_archive(tmp_path, "reader"):
+        pass
+    assert "holds nothing yet" in refused(tmp_path)
 
 
 def test_years_before_1000_are_compared_as_dates(archive: Path):
@@ -116,17 +119,42 @@ def test_a_torn_file_is_named(archive: Path, how: str):
     assert f"{file} is torn or no Parquet file" in refused(archive)
 
 
-def test_a_folder_with_the_name_of_a_file_is_not_torn(archive: Path):
-    folder = a_file(archive).with_name("x.parquet")
-    folder.mkdir()
-    assert f"{folder} cannot be read: Is a directory" in refused(archive)
+@pytest.mark.parametrize(
+    ("how", "sentence"),
+    [
+        ("torn", "is torn or no manifest: restore it from a copy"),
+        ("missing", "is missing: restore it from a copy, or name another folder"),
+        ("a folder", "cannot be read: Is a directory"),
+    ],
+)
+def test_a_manifest_that_cannot_be_read_is_named(archive: Path, how: str, sentence: str):
+    place = archive / manifest.NAME
+    good = place.read_bytes()
+    place.unlink()
+    if how == "torn":
+        place.write_bytes(good[:-9])
+    elif how == "a folder":
+        place.mkdir()
+    assert refused(archive) == f"{place} {sentence}"
 
 
-def test_a_file_that_vanished_is_named(archive: Path):
+def test_a_file_that_is_missing_is_named(archive: Path):
     file = a_file(archive)
     file.unlink()
-    file.symlink_to("gone")
-    assert f"{file} was replaced while it was read: repeat the command" in refused(archive)
+    assert f"{file} is missing: restore it from a copy" in refused(archive)
+
+
+def test_a_file_that_was_replaced_meanwhile_is_named(
+    archive: Path, monkeypatch: pytest.MonkeyPatch
+):
+    file, held = a_file(archive), manifest.read(archive)
+    with open_archive(archive, "reader") as opened:
+        opened.commit(T0, removed=held.files)
+        opened.commit(T0 + manifest.GRACE_MS)
+    monkeypatch.setattr(tables, "read", lambda _: held)
+    why = refused(archive)
+    assert "was replaced while it was read: repeat the command" in why
+    assert not file.exists()
 
 
 def test_too_little_memory_is_not_blamed_on_the_archive(
@@ -148,19 +176,13 @@ def test_a_full_disk_is_not_blamed_on_the_archive(archive: Path, monkeypatch: py
     assert why.startswith("DuckDB failed: IO Error")
 
 
-def test_an_archive_of_another_version_is_refused(archive: Path):
-    file = a_file(archive)
-    pq.write_table(pq.read_table(file, partitioning=None).drop_columns(["waited_ms"]), file)
-    why = refused(archive)
+def test_an_archive_of_another_version_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    fields = [one for one in SCHEMAS["results"] if one.name != "waited_ms"]
+    monkeypatch.setitem(SCHEMAS, "results", pa.schema(fields))
+    wrote(tmp_path / "archive")
+    why = refused(tmp_path / "archive")
     assert "of another version of Fairlane" in why
-    assert f"{file} has no column waited_ms" in why
-
-
-def test_hidden_files_are_no_part_of_an_archive(archive: Path):
-    file = a_file(archive)
-    file.with_name(".part-1.parquet").write_bytes(b"torn")
-    file.with_name("_part-1.parquet").write_bytes(b"torn")
-    assert read(archive).summary["finished"] == 20
+    assert f"{a_file(tmp_path / 'archive')} has no column waited_ms" in why
 
 
 # ------------------------------------------------------------------ texts of others

@@ -7,7 +7,8 @@ import math
 import re
 from collections import Counter, defaultdict
 from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import pyarrow.parquet as pq
 import pytest
@@ -16,13 +17,11 @@ pytest.importorskip("duckdb")
 pytest.importorskip("matplotlib")
 
 from fairlane import report
+from fairlane.archive.manifest import NAME, open_archive
 from fairlane.errors import InvalidArgument
 from fairlane.report.axes import duration, number, share
 from fairlane.report.tables import compute
 from tests.report.history import T0, Asked, History, example
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 pytestmark = pytest.mark.slow  # it draws
 TARGETS = {0: 200, None: 20_000}  # ms
@@ -303,8 +302,10 @@ def test_since_leaves_out_earlier_rows(world: World, tmp_path: Path):
 
 def test_endings_alone_make_a_page_as_well(world: World, tmp_path: Path):
     (tmp_path / "archive").mkdir()
-    for table in ("requests", "batches"):
-        (tmp_path / "archive" / table).symlink_to(f"{world.archive}/{table}")
+    copy = json.loads(Path(world.archive, NAME).read_text())
+    copy["files"] = [file for file in copy["files"] if file["table"] == "requests"]
+    (tmp_path / "archive" / NAME).write_text(json.dumps(copy))
+    (tmp_path / "archive" / "requests").symlink_to(f"{world.archive}/requests")
     made = report.make(tmp_path / "archive", tmp_path / "out")
     assert made.summary["requests"] == len(world.history.requests)
     assert "without results" in made.page.read_text()
@@ -332,8 +333,8 @@ def archive(tmp_path: Path) -> Path:
 def test_a_folder_that_is_no_archive_is_refused(tmp_path: Path):
     folder = tmp_path / "photos"
     assert "is no archive of a queue" in refused(folder, tmp_path / "out")
-    # As `archive` leaves it when nothing has ended: a batch of nothing.
-    (folder / "batches" / "batch=0").mkdir(parents=True)
+    with open_archive(folder, "reader"):
+        pass  # as it is when nothing has ended
     assert "holds nothing yet" in refused(folder, tmp_path / "out")
 
 

@@ -59,9 +59,13 @@ end
 -- Keeps the key of each row that the next grow() adds, and with `keep` its body, for readers of results. They are beside
 -- the texts of errors, because they must stay as long as the results: "k<n>" has the keys from index 1,000 n on, each as
 -- the rest of its index and its length, of two bytes each, and the key; "b<index>" is a body. The last key of an index counts.
+-- The request's field `keyed` shows a reader that there are keys.
 local KEYS_TOGETHER = 1000
 
 local function keep_rows(state, own, bodies, keep)
+  if own then
+    redis.call("HSET", request, "keyed", 1)
+  end
   local i = 1
   while own and i <= #own do
     local n = math.floor((state.total + i - 1) / KEYS_TOGETHER)

@@ -36,6 +36,7 @@ COMMANDS = (
     "workers",
     "queues",
     "completions",
+    "archive",
     "report",
     "stats",
     "top",

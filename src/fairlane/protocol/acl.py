@@ -68,8 +68,8 @@ ROLES = {
         "submits, waits, reads results, cancels",
         (
             *("submit", "wait", "results", "cancel", "status", "why", "list", "completions"),
-            *("flow", "schedule add", "schedule list"),
-            *("spark submit", "spark collect", "spark archive", "spark stop"),
+            *("archive", "flow", "schedule add", "schedule list"),
+            *("spark submit", "spark collect", "spark stop"),
         ),
         _words(
             "add_turns admit append append_partition append_staged append_unique cancel"

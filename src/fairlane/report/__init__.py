@@ -1,6 +1,6 @@
 """Reports on an archive: tables as Parquet, plots as PNG, and one page of HTML with all of it.
 
-Needs the extra `report`. `fairlane spark archive` writes the archive.
+Needs the extra `report`. `fairlane archive` writes the archive.
 """
 
 from __future__ import annotations

@@ -12,14 +12,17 @@ from importlib.resources import files
 from string import Template
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from fairlane.archive.manifest import read, torn, why_unreadable
 from fairlane.errors import InvalidArgument
 from fairlane.report.axes import FAIR_S, Axis, Bands
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Iterable, Mapping, Sequence
     from pathlib import Path
 
     from duckdb import DuckDBPyConnection as Connection
+
+    from fairlane.archive.manifest import File
 
 Rows = list[dict[str, Any]]
 GRACE_MS = 250  # a take is inverted if a more urgent request was open for so long
@@ -29,9 +32,9 @@ COLUMNS = {
     "requests": "log_id VARCHAR, id VARCHAR, state VARCHAR, priority INTEGER, limit INTEGER, "
     "total BIGINT, done BIGINT, dead BIGINT, cancelled BIGINT, results BIGINT, "
     "submitted TIMESTAMPTZ, ended TIMESTAMPTZ, logged TIMESTAMPTZ",
-    "results": "request VARCHAR, index BIGINT, priority INTEGER, worker VARCHAR, status VARCHAR, "
-    "attempt INTEGER, waited_ms BIGINT, ran_ms DOUBLE, total_ms DOUBLE, started TIMESTAMPTZ, "
-    "settled TIMESTAMPTZ",
+    "results": "request VARCHAR, priority INTEGER, submitted TIMESTAMPTZ, index BIGINT, "
+    "worker VARCHAR, status VARCHAR, attempt INTEGER, waited_ms BIGINT, ran_ms DOUBLE, "
+    "total_ms DOUBLE, started TIMESTAMPTZ, settled TIMESTAMPTZ",
     "dead": "request VARCHAR, priority INTEGER, reason VARCHAR, error VARCHAR, "
     "fingerprint VARCHAR, died TIMESTAMPTZ",
 }
@@ -49,7 +52,7 @@ _SHOWN = (  # on the page
 # with its worker (also the others). In Redis these are 0. A deadline ends it when it is taken.
 _RESULTS = """
 CREATE VIEW results AS
-SELECT request, batch, priority, "index", worker, status, attempt, waited_ms, ran_ms, total_ms,
+SELECT request, submitted, priority, "index", worker, status, attempt, waited_ms, ran_ms, total_ms,
     targets[priority + 1] AS target_ms, epoch_us(started) AS started_us,
     epoch_us(settled) AS settled_us, status <> 'dead' OR ran_ms > 0 AS has_run,
     has_run OR waited_ms > 0 AS is_known,
@@ -95,13 +98,10 @@ def compute(
         db.execute("SET enable_progress_bar = false; SET TimeZone = 'UTC'")
         db.execute("SET preserve_insertion_order = false")
         db.execute(f"SET temp_directory = {_text(folder / '.spill')}")
-        batches = _finished(archive)  # before the files: more may be written meanwhile
-        there = {table: _files(archive, table, batches, since) for table in COLUMNS}
         try:
-            if not there["requests"]:
-                raise InvalidArgument(_why_none(archive, batches))
-            for table, names in there.items():
-                _read(db, archive, table, names, since)
+            there = read(archive).files
+            for table in COLUMNS:
+                _read(db, archive, [file for file in there if file.table == table], table, since)
             return _figures(db, archive, folder, targets)
         except duckdb.InterruptException:
             raise KeyboardInterrupt from None
@@ -109,8 +109,7 @@ def compute(
             # If the disk is full, the error names the folder: the archive is not the cause.
             if not _is_of_a_file(error) or str(folder) in str(error):
                 raise _failed(error) from error
-            read = (one for names in there.values() for one in names)
-            raise _blamed(db, read, error) from error
+            raise _blamed(db, archive, there, error) from error
 
 
 def _figures(
@@ -202,33 +201,24 @@ def _columns(db: Connection, name: str) -> dict[str, str]:
 # ------------------------------------------------------------------ the archive
 
 
-def _finished(archive: Path) -> set[str]:
-    """Returns the folders of the batches that are finished: with a row in the table `batches`."""
-    rows = (archive / "batches").glob("batch=*/*.parquet")
-    return {row.parent.name for row in rows if row.name[0] not in "._"}
-
-
-def _files(archive: Path, table: str, batches: set[str], since: datetime | None) -> list[Path]:
-    """Returns the files of these batches that Spark reads, from the day of `since` on."""
-    day = f"date={since.date().isoformat()}" if since else ""
-    parts = (archive / table).glob("date=*/batch=*/*.parquet")
-    return sorted(
-        one
-        for one in parts
-        if one.name[0] not in "._" and one.parent.name in batches and one.parts[-3] >= day
-    )
-
-
 def _read(
-    db: Connection, archive: Path, table: str, there: list[Path], since: datetime | None
+    db: Connection, archive: Path, there: Sequence[File], table: str, since: datetime | None
 ) -> None:
-    """Makes the view `archived_<table>`, empty without files."""
+    """Makes the view `archived_<table>`, empty without files. Raises InvalidArgument."""
     columns = dict(column.split(" ") for column in COLUMNS[table].split(", "))
+    day = since.date().isoformat() if since else ""
+    there = [file for file in there if file.date >= day]
+    for file in there:
+        if why := why_unreadable(archive, file):
+            raise InvalidArgument(why)
     if not there:
+        if table == "requests":
+            what = "of that time" if since else "yet: nothing had ended when it was written"
+            raise InvalidArgument(f"the archive {archive} holds nothing {what}")
         empty = ", ".join(f'"{name}" {kind}' for name, kind in columns.items())
-        db.execute(f"CREATE TABLE archived_{table} ({empty}, batch INTEGER, date VARCHAR)")
+        db.execute(f"CREATE TABLE archived_{table} ({empty}, queue VARCHAR, date VARCHAR)")
         return
-    names = ", ".join(_pattern(one) for one in there)
+    names = ", ".join(_pattern(archive / file.path) for file in there)
     schemas = f"SELECT file_name, list(name) AS names FROM parquet_schema([{names}]) GROUP BY ALL"  # noqa: S608
     for row in _rows(db, schemas):
         if lacking := [name for name in columns if name not in row["names"]]:
@@ -238,43 +228,29 @@ def _read(
             )
     same = ", ".join(f'"{name}"::{kind} AS "{name}"' for name, kind in columns.items())
     moment = f"epoch_us({list(columns)[-1]}) >= {since.timestamp():.6f} * 1e6" if since else "true"
-    # A folder above the archive may be called `batch=7` or `priority=9` as well.
+    # A folder above the archive may be called `queue=a` or `priority=9` as well.
     db.execute(
         f"CREATE VIEW archived_{table} AS SELECT * EXCLUDE (file) REPLACE ({same}), "  # noqa: S608
-        "regexp_extract(file, 'batch=([^/]*)/[^/]*$', 1)::INTEGER AS batch, "
-        "regexp_extract(file, 'date=([^/]*)/[^/]*/[^/]*$', 1) AS date "
+        "regexp_extract(file, 'queue=([^/]*)/[^/]*/[^/]*$', 1) AS queue, "
+        "regexp_extract(file, 'date=([^/]*)/[^/]*$', 1) AS date "
         f"FROM read_parquet([{names}], hive_partitioning = false, filename = 'file') WHERE {moment}"
     )
 
 
-def _why_none(archive: Path, batches: set[str]) -> str:
-    """Returns why there is no file of the table of requests to read."""
-    if _files(archive, "requests", batches, None):
-        return f"the archive {archive} holds nothing of that time"
-    if any(next(archive.glob(each), None) for each in ("batches/batch=*", "*/date=*/batch=*")):
-        return (
-            f"the archive {archive} holds nothing yet: nothing had ended when it was written, or "
-            "its first batch is not finished"
-        )
-    return f"{archive} is no archive of a queue: it has no table of requests"
-
-
-def _blamed(db: Connection, there: Iterable[Path], error: Exception) -> InvalidArgument:
+def _blamed(
+    db: Connection, archive: Path, there: Iterable[File], error: Exception
+) -> InvalidArgument:
     """Returns an error that names the file that cannot be read; DuckDB's own text if none."""
     import duckdb
 
     for file in there:
+        path = archive / file.path
+        if why := why_unreadable(archive, file):
+            return InvalidArgument(why)
         try:
-            file.open("rb").close()
-            db.execute(f"SELECT max(hash(COLUMNS(*))) FROM read_parquet({_pattern(file)})")  # noqa: S608
-        except FileNotFoundError:
-            return InvalidArgument(f"{file} was replaced while it was read: repeat the command")
-        except OSError as why:
-            return InvalidArgument(f"{file} cannot be read: {why.strerror}")
-        except duckdb.Error as why:
-            if _is_of_a_file(why):
-                return InvalidArgument(f"{file} is torn or no Parquet file: restore it from a copy")
-            return _failed(why)
+            db.execute(f"SELECT max(hash(COLUMNS(*))) FROM read_parquet({_pattern(path)})")  # noqa: S608
+        except duckdb.Error as found:
+            return InvalidArgument(torn(path)) if _is_of_a_file(found) else _failed(found)
     return _failed(error)
 
 

@@ -8,11 +8,11 @@ CREATE MACRO begin_of(w, width) AS getvariable('start_us') + w * width;
 
 -- Requests whose results are in the archive: a request may hold `limit` slices in its life.
 CREATE VIEW lives AS
-SELECT id AS request, batch, priority, "limit", epoch_us(submitted) AS begin_us, epoch_us(ended) AS end_us
+SELECT id AS request, submitted, priority, "limit", epoch_us(submitted) AS begin_us, epoch_us(ended) AS end_us
 FROM archived_requests WHERE "limit" IS NOT NULL AND results > 0;
 
 CREATE VIEW runs AS
-SELECT request, batch, priority, started_us AS begin_us, started_us + ran_us AS end_us
+SELECT request, submitted, priority, started_us AS begin_us, started_us + ran_us AS end_us
 FROM results WHERE ran_us > 0;
 
 -- Each row once for each window of [begin_us, end_us), with how long it is there.
@@ -31,7 +31,7 @@ WITH allowances AS (
 ), uses AS (
     SELECT "window", priority, sum(overlap_us) / getvariable('width_us') AS used
     FROM spread('runs', getvariable('width_us'), getvariable('windows'))
-    SEMI JOIN lives USING (request, batch) GROUP BY ALL
+    SEMI JOIN lives USING (request, submitted) GROUP BY ALL
 )
 SELECT "window", priority, allowed, coalesce(used, 0) AS used,
     moment(begin_of("window", getvariable('width_us'))) AS "at",
@@ -41,12 +41,12 @@ FROM allowances LEFT JOIN uses USING ("window", priority) ORDER BY "window", pri
 -- Jain's index of requests that were there for a whole window, each by the share of its limit.
 CREATE TABLE fairness AS
 WITH busy AS (
-    SELECT request, batch, "window", sum(overlap_us) AS busy_us
+    SELECT request, submitted, "window", sum(overlap_us) AS busy_us
     FROM spread('runs', getvariable('even_us'), getvariable('evens')) GROUP BY ALL
 ), shares AS (
     SELECT "window", priority, coalesce(busy_us, 0) / "limit" AS share
     FROM spread('lives', getvariable('even_us'), getvariable('evens'))
-    LEFT JOIN busy USING (request, batch, "window") WHERE overlap_us = getvariable('even_us')
+    LEFT JOIN busy USING (request, submitted, "window") WHERE overlap_us = getvariable('even_us')
 )
 SELECT "window", priority, count(*) AS requests,
     sum(share) * sum(share) / (count(*) * sum(share * share)) AS jain,
@@ -56,36 +56,36 @@ ORDER BY "window", priority;
 
 -- A worker takes a slice: some sub-requests of one request, at one moment.
 CREATE TABLE takes AS
-SELECT request, batch, results.priority, "limit", worker, taken_us, max(settled_us) AS settled_us,
+SELECT request, submitted, results.priority, "limit", worker, taken_us, max(settled_us) AS settled_us,
     count(*) AS sub_requests
-FROM results JOIN lives USING (request, batch)
+FROM results JOIN lives USING (request, submitted)
 WHERE worker <> '-' AND taken_us IS NOT NULL GROUP BY ALL;
 
 -- When a request was open to workers for longer than the grace: one of its sub-requests waited for
 -- its first attempt, and it held fewer slices than its limit.
 CREATE TABLE open_times AS
 WITH first_takes AS (
-    SELECT request, batch, results.priority, "limit", taken_us, waited_us
-    FROM results JOIN lives USING (request, batch)
+    SELECT request, submitted, results.priority, "limit", taken_us, waited_us
+    FROM results JOIN lives USING (request, submitted)
     WHERE taken_us IS NOT NULL AND (attempt = 0 OR attempt = 1 AND worker <> '-')
 ), events AS (
-    SELECT request, batch, priority, "limit", t, sum(waiting) AS waiting, sum(held) AS held FROM (
-        SELECT request, batch, priority, "limit", taken_us - waited_us AS t, 1 AS waiting, 0 AS held
+    SELECT request, submitted, priority, "limit", t, sum(waiting) AS waiting, sum(held) AS held FROM (
+        SELECT request, submitted, priority, "limit", taken_us - waited_us AS t, 1 AS waiting, 0 AS held
         FROM first_takes
-        UNION ALL SELECT request, batch, priority, "limit", taken_us, -1, 0 FROM first_takes
-        UNION ALL SELECT request, batch, priority, "limit", taken_us, 0, 1 FROM takes
-        UNION ALL SELECT request, batch, priority, "limit", settled_us, 0, -1 FROM takes
+        UNION ALL SELECT request, submitted, priority, "limit", taken_us, -1, 0 FROM first_takes
+        UNION ALL SELECT request, submitted, priority, "limit", taken_us, 0, 1 FROM takes
+        UNION ALL SELECT request, submitted, priority, "limit", settled_us, 0, -1 FROM takes
     ) GROUP BY ALL
 ), steps AS (
-    SELECT request, batch, priority, t, lead(t) OVER in_order AS until,
+    SELECT request, submitted, priority, t, lead(t) OVER in_order AS until,
         sum(waiting) OVER in_order > 0 AND sum(held) OVER in_order < "limit" AS is_open
-    FROM events WINDOW in_order AS (PARTITION BY request, batch ORDER BY t)
+    FROM events WINDOW in_order AS (PARTITION BY request, submitted ORDER BY t)
 ), numbered AS (
-    SELECT *, count(*) FILTER (NOT is_open) OVER (PARTITION BY request, batch ORDER BY t) AS closed
+    SELECT *, count(*) FILTER (NOT is_open) OVER (PARTITION BY request, submitted ORDER BY t) AS closed
     FROM steps WHERE until IS NOT NULL
 )
 SELECT request, priority, min(t) AS begin_us, max(until) AS end_us FROM numbered WHERE is_open
-GROUP BY request, batch, priority, closed HAVING max(until) - min(t) > getvariable('grace_us');
+GROUP BY request, submitted, priority, closed HAVING max(until) - min(t) > getvariable('grace_us');
 
 -- The takes with `other`: a more urgent request that was open from the grace before until after.
 -- Of all times that began before, the one that ends last decides: a running maximum.
@@ -133,9 +133,9 @@ FROM archived_requests GROUP BY state ORDER BY state;
 
 CREATE TABLE requests AS
 WITH busy AS (
-    SELECT request AS id, batch, sum(ran_ms) AS busy_ms, moment(min(started_us)) AS first_started
+    SELECT request AS id, submitted, sum(ran_ms) AS busy_ms, moment(min(started_us)) AS first_started
     FROM results GROUP BY ALL
 )
 SELECT archived_requests.*, epoch_ms(ended) - epoch_ms(submitted) AS duration_ms, busy_ms, first_started,
     busy_ms / "limit" / greatest(duration_ms, 1) AS use
-FROM archived_requests LEFT JOIN busy USING (id, batch) ORDER BY log_id;
+FROM archived_requests LEFT JOIN busy USING (id, submitted) ORDER BY log_id;

@@ -603,9 +603,10 @@ def split(step: Handle) -> Call[Any] | None:
 def install(library: Library, monkeypatch: Any) -> None:
     """Makes the operations use this library, fixed op ids and a stopped clock."""
     from fairlane import operations, settings
+    from fairlane.arrow import stream_ranges
     from fairlane.common import clock
     from fairlane.protocol import scripts
-    from fairlane.spark import commit, stream_ranges
+    from fairlane.spark import commit
 
     names = [found.name for found in pkgutil.iter_modules(operations.__path__)]
     modules = [importlib.import_module(f"{operations.__name__}.{name}") for name in names]

@@ -26,7 +26,6 @@ from fairlane.spark.spark_session import master_of
 from tests.cli.program import NO_SERVER, Ended, Program, settle
 from tests.spark.fleet import fleet_handlers as handlers
 from tests.spark.processes import having, is_java, skip_without_java, workers_of
-from tests.spark.worlds import World
 from tests.support.processes.workers import is_alive
 from tests.support.wait import wait_until
 
@@ -36,7 +35,6 @@ if TYPE_CHECKING:
 
     import redis
 
-    from fairlane.drivers.sync import SyncDriver
 
 ON_ONE_KIND = pytest.mark.parametrize("redis_server", ["single"], indirect=True)
 ROOT = Path(__file__).resolve().parents[3]
@@ -254,29 +252,6 @@ def test_whole_rows_and_what_is_not_done(here: Here, redis_url: str):
     assert sorted(row["status"] for row in found) == ["cancelled", "done", "done"]
 
 
-@pytest.mark.rest
-def test_an_archive_goes_on_after_a_loss_with_skip_lost(
-    here: Here, driver: SyncDriver, redis_client: redis.Redis
-):
-    """The error names the option."""
-    world, folder = World(driver), here.path("kept")
-
-    def end(name: str) -> None:
-        world.submit(name, 2)
-        world.work_off()
-
-    end("r1")
-    ended = here("archive", folder, "--no-results")
-    assert (ended.code, ended.out) == (0, b""), ended.err
-    assert "1 endings, 0 results, 0 dead" in ended.err
-    end("r2")
-    end("r3")
-    redis_client.xtrim("{req}:completed", maxlen=1, approximate=False)
-    refused(here("archive", folder, "--no-results"), 1, "has lost entries", "add --skip-lost")
-    ended = here("archive", folder, "--no-results", "--skip-lost", "--json")
-    assert (ended.code, json.loads(ended.out)["requests"]) == (0, 1), ended.err
-
-
 # ------------------------------------------------------------------ fleets and signals
 
 
@@ -482,7 +457,7 @@ def test_a_file_or_a_pattern_that_matches_nothing_is_refused_before_spark_starts
 
 def test_the_group_names_its_commands_without_spark(alone: Program):
     said = alone("spark", "--help").out.decode()
-    for name in ("submit", "work", "stop", "collect", "archive"):
+    for name in ("submit", "work", "stop", "collect"):
         assert f"\n  {name} " in said
         assert alone("spark", name, "--help").code == 0
 

@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from fairlane.arrow.stream_ranges import RowKeys, kept_bodies
 from fairlane.protocol import keys
 from fairlane.spark.commit import pack
-from fairlane.spark.stream_ranges import RowKeys, kept_bodies
 from tests.spark.staging import Sink, bodies_of
 from tests.support.scripts.requests import numbered, toks
 
@@ -36,6 +36,7 @@ def test_keys_that_follow_the_bodies_of_a_chunk_are_kept(sink: Sink, driver: Syn
     assert bodies_of(sink.lane) == [b"anna", b"", "ü".encode()]
     assert shown(driver, sink.lane, 2, 0, 1, 3) == ["ü", "anna", "", None]
     assert driver.run(kept_bodies([(sink.lane.id, [0])])) == [None]
+    assert sink.lane.hash()["keyed"] == "1"
 
 
 def test_rows_without_keys_cost_nothing(sink: Sink):
@@ -44,6 +45,7 @@ def test_rows_without_keys_cost_nothing(sink: Sink):
     sink.roll()
     sink.add_part(0, [b"a"])
     assert sink.lane.client.exists(keys.errors(sink.lane.id)) == 0
+    assert "keyed" not in sink.lane.hash()
 
 
 def test_each_key_has_its_index_whatever_the_chunks_are(sink: Sink, driver: SyncDriver):

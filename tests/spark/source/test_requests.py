@@ -10,10 +10,10 @@ pytest.importorskip("pyspark")
 
 from pyspark.sql.types import StructType
 
+from fairlane.arrow import stream_ranges
 from fairlane.errors import InvalidArgument, RequestLost, RequestNotFound
 from fairlane.operations.change import Chosen, delete_each
 from fairlane.options import Policy
-from fairlane.spark import stream_ranges
 from fairlane.spark.commit import (
     Area,
     Txn,

@@ -13,10 +13,10 @@ pytest.importorskip("pyspark")
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
 
 from fairlane import settings
+from fairlane.arrow import stream_ranges
 from fairlane.errors import DataLost, InvalidArgument
 from fairlane.operations.completion import trim
 from fairlane.protocol import keys
-from fairlane.spark import stream_ranges
 from fairlane.spark.data_source import FairlaneSource
 from fairlane.spark.source import stream
 from fairlane.spark.stream_metrics import StreamMetrics, StreamState

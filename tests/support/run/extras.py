@@ -20,8 +20,11 @@ NEEDED_BY = {
         "package/test_options_table.py",
         "tracing/test_http.py",
     ),
-    # A report's tests write and read Parquet by pyarrow, which the extra `spark` brings.
-    "spark": ("spark", "report", "cli/commands/test_report.py", "drivers/test_url_secrets.py"),
+    # The tests of an archive and of its report need pyarrow, which the extra `spark` brings.
+    "spark": (
+        *("spark", "archive", "report", "cli/commands/test_archive.py"),
+        *("cli/commands/test_report.py", "drivers/test_url_secrets.py"),
+    ),
 }
 
 

@@ -20,9 +20,9 @@ from fairlane.cli.output import note, write_json, write_line
 )  # fmt: skip
 @json_option
 def command(archive: str, out: str, since: str | None, targets: str | None, as_json: bool) -> int:
-    """Read what `fairlane spark archive` wrote to FOLDER; print the path of the report's page.
+    """Read what `fairlane archive` wrote to FOLDER; print the path of the report's page.
 
-    It needs neither Spark nor Redis.
+    It needs no Redis.
     """
     from fairlane.report import make
 

@@ -36,12 +36,11 @@ class Interrupts:
 
     An exception inside a call to Java leaves half a reply on the connection. The next call then
     fails with a traceback. So a first Ctrl-C inside such a call makes Java end the call:
-    streams are stopped, jobs cancelled. A second Ctrl-C raises immediately. With `ends_well`,
-    for work that goes on until it is interrupted, a return after Ctrl-C is no error.
+    streams are stopped, jobs cancelled. A second Ctrl-C raises immediately.
     """
 
-    def __init__(self, spark: SparkSession, *, ends_well: bool = False) -> None:
-        self._spark, self._ends_well = spark, ends_well
+    def __init__(self, spark: SparkSession) -> None:
+        self._spark = spark
         self._is_interrupted = False
         self._over = threading.Event()
         self._is_main = threading.current_thread() is threading.main_thread()
@@ -60,7 +59,7 @@ class Interrupts:
         self._over.set()
         if self._is_main:
             signal.signal(signal.SIGINT, self._before)
-        if self._is_interrupted and (isinstance(error, Exception) or not (kind or self._ends_well)):
+        if self._is_interrupted and (isinstance(error, Exception) or not kind):
             raise KeyboardInterrupt from None
 
     def _on_sigint(self, _: int, frame: FrameType | None) -> None:
@@ -106,17 +105,15 @@ def master_option(function: F) -> F:
 
 
 @contextlib.contextmanager
-def spark_session(
-    master: str | None, name: str, *, ends_well: bool = False
-) -> Iterator[SparkSession]:
+def spark_session(master: str | None, name: str) -> Iterator[SparkSession]:
     """Opens the session; errors of Spark become one sentence. Raises FairlaneError.
 
-    Ctrl-C raises KeyboardInterrupt; with `ends_well` it ends work that has no end of its own.
+    Ctrl-C raises KeyboardInterrupt.
     """
     with in_one_sentence(), hushed():
         opened, is_ours = _session(master, name)
         try:
-            with Interrupts(opened, ends_well=ends_well):
+            with Interrupts(opened):
                 yield opened
         finally:
             if is_ours:

@@ -16,11 +16,9 @@ from pyspark.sql.datasource import (
     LessThan,
     LessThanOrEqual,
 )
-from pyspark.sql.pandas.types import to_arrow_schema
+from pyspark.sql.pandas.types import from_arrow_type, to_arrow_schema
 from pyspark.sql.types import (
     BinaryType,
-    BooleanType,
-    DoubleType,
     IntegerType,
     LongType,
     StringType,
@@ -29,20 +27,20 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
+from fairlane.arrow import columns
+from fairlane.arrow.columns import moment
+from fairlane.arrow.stream_ranges import StreamRange
 from fairlane.errors import InvalidArgument
 from fairlane.operations.completion import place
-from fairlane.operations.request_state import completion
-from fairlane.spark.stream_ranges import StreamRange
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Iterable, Iterator, Mapping
 
     from pyspark.sql.datasource import Filter
     from pyspark.sql.types import DataType
 
-    from fairlane.operations.completion import Entries
-    from fairlane.records import Completion, DeadSubRequest, Progress
-    from fairlane.spark.stream_ranges import Ended
+    from fairlane.arrow.stream_ranges import Ended
+    from fairlane.records import Completion, Progress
 
 
 # ------------------------------------------------------------------ filters
@@ -157,38 +155,14 @@ def _ms(moment: datetime) -> int:
     return max(0, since.days * 86_400_000 + since.seconds * 1000 + since.microseconds // 1000)
 
 
-TEXT, BYTES, INT, LONG = StringType(), BinaryType(), IntegerType(), LongType()
-DOUBLE, FLAG, MOMENT = DoubleType(), BooleanType(), TimestampType()
+TEXT, BYTES = StringType(), BinaryType()
 # ------------------------------------------------------------------ columns
 # The columns of the views, and how rows become record batches of them.
 
 
-_COUNTS = (("total", LONG), ("done", LONG), ("dead", LONG), ("cancelled", LONG))
 COLUMNS: Mapping[str, tuple[tuple[str, DataType], ...]] = {
-    "results": (
-        *(("index", LONG), ("status", TEXT), ("result", BYTES), ("attempt", INT)),
-        *(("worker", TEXT), ("waited_ms", LONG), ("ran_ms", DOUBLE)),
-        # The others are computed: see views.py.
-        *(("total_ms", DOUBLE), ("error", TEXT), ("started", MOMENT), ("settled", MOMENT)),
-    ),
-    "requests": (
-        *(("id", TEXT), ("state", TEXT), ("priority", INT), ("limit", INT), *_COUNTS),
-        *(("held", INT), ("is_open", FLAG), ("submitted", MOMENT), ("ended", MOMENT)),
-        ("reason", TEXT),
-    ),
-    "dead": (
-        *(("request", TEXT), ("index", LONG), ("reason", TEXT), ("error", TEXT)),
-        *(("fingerprint", TEXT), ("attempt", INT), ("worker", TEXT), ("body", BYTES)),
-        ("died", MOMENT),
-    ),
-    "workers": (
-        *(("worker", TEXT), ("host", TEXT), ("pid", INT), ("started", MOMENT)),
-        *(("renewed", MOMENT), ("holds", TEXT)),
-    ),
-    "completions": (
-        *(("log_id", TEXT), ("id", TEXT), ("state", TEXT), ("priority", INT), *_COUNTS),
-        *(("submitted", MOMENT), ("ended", MOMENT), ("reason", TEXT), ("logged", MOMENT)),
-    ),
+    view: tuple((name, from_arrow_type(kind)) for name, kind in fields)
+    for view, fields in columns.COLUMNS.items()
 }
 
 
@@ -231,86 +205,6 @@ def arrow_of(schema: StructType) -> pa.Schema:
     return to_arrow_schema(schema, timezone="UTC")
 
 
-def batch_of(columns: Mapping[str, Any], schema: pa.Schema) -> pa.RecordBatch:
-    """Returns the columns that `schema` names, in any case of letters, of arrays or lists."""
-    arrays = []
-    for field in schema:
-        values = columns[field.name.lower()]
-        if not isinstance(values, pa.Array):
-            values = pa.array(values, type=field.type)
-        arrays.append(values if values.type == field.type else values.cast(field.type))
-    return pa.RecordBatch.from_arrays(arrays, schema=schema)
-
-
-def columns_of(view: str, rows: Iterable[Sequence[Any]]) -> dict[str, list[Any]]:
-    """Returns rows as columns, in the order of the view's."""
-    names = [name for name, _ in COLUMNS[view]]
-    turned = list(zip(*rows, strict=True))
-    return {name: list(turned[at]) if turned else [] for at, name in enumerate(names)}
-
-
-def completion_row(ending: Completion) -> tuple[Any, ...]:
-    """Returns one row of the view `completions`."""
-    logged_ms = int(ending.log_id.partition("-")[0])
-    return (
-        *(ending.log_id, ending.id, ending.state, ending.priority),
-        *(ending.total, ending.done, ending.dead, ending.cancelled),
-        *(
-            moment(ending.submitted_ms),
-            moment(ending.ended_ms),
-            ending.reason,
-            moment(logged_ms),
-        ),
-    )
-
-
-_LOGGED = (
-    *(b"id", b"state", b"priority", b"total", b"done", b"dead", b"cancelled"),
-    *(b"born", b"ended", b"reason"),
-)
-
-
-def ending_columns(entries: Entries) -> dict[str, Any]:
-    """Returns entries of the completion log as columns of the view `completions`."""
-    named = [name for _, fields in entries for name in fields[::2]]
-    if named == [*_LOGGED] * len(entries):
-        try:
-            return _usual_endings(entries)
-        except pa.ArrowInvalid:
-            pass  # a text that is no UTF-8, or no number
-    rows = (completion_row(completion("", log_id, fields)) for log_id, fields in entries)
-    return columns_of("completions", rows)
-
-
-def _usual_endings(entries: Entries) -> dict[str, Any]:
-    """Returns the columns of entries that have all fields in their order. Raises ArrowInvalid."""
-    ids = pa.array([log_id for log_id, _ in entries], pa.binary()).cast(pa.string())
-    texts = {
-        name.decode(): pa.array([fields[at] for _, fields in entries], pa.binary()).cast(
-            pa.string()
-        )
-        for at, name in zip(range(1, 2 * len(_LOGGED), 2), _LOGGED, strict=True)
-    }
-    numbers = ("priority", "total", "done", "dead", "cancelled", "born", "ended")
-    found = {name: texts[name].cast(pa.int64()) for name in numbers}
-    logged = pc.list_element(pc.split_pattern(ids, "-"), 0).cast(pa.int64())
-    return {
-        **{name: texts[name] for name in ("id", "state")},
-        "reason": pc.if_else(pc.equal(texts["reason"], ""), None, texts["reason"]),
-        **{name: found[name] for name in numbers[:5]},
-        "log_id": ids,
-        "submitted": _moments(found["born"]),
-        "ended": _moments(found["ended"]),
-        "logged": _moments(logged),
-    }
-
-
-def _moments(ms: Any) -> Any:
-    """Returns milliseconds as timestamps; null for 0, which is no moment."""
-    micros = pc.if_else(pc.equal(ms, 0), pa.scalar(None, pa.int64()), pc.multiply(ms, 1000))
-    return micros.cast(pa.timestamp("us", tz="UTC"))
-
-
 def ended_row(ending: Completion, record: Ended | None) -> tuple[Any, ...]:
     """Returns one row of the view `requests`, of a request that has ended."""
     return (
@@ -341,14 +235,6 @@ def progress_row(progress: Progress) -> tuple[Any, ...]:
     )
 
 
-def dead_row(request_id: str, dead: DeadSubRequest) -> tuple[Any, ...]:
-    """Returns one row of the view `dead`."""
-    return (
-        *(request_id, dead.index, dead.reason, dead.error, dead.fingerprint),
-        *(dead.attempt, dead.worker, dead.body, moment(dead.died_ms)),
-    )
-
-
 def worker_row(worker: Mapping[str, str]) -> tuple[Any, ...]:
     """Returns one row of the view `workers`."""
     return (
@@ -359,11 +245,6 @@ def worker_row(worker: Mapping[str, str]) -> tuple[Any, ...]:
             worker.get("holds", ""),
         ),
     )
-
-
-def moment(ms: int | None) -> int | None:
-    """Returns milliseconds as a timestamp's microseconds; None for 0, which is no moment."""
-    return ms * 1000 if ms else None
 
 
 def _number(fields: Mapping[str, str], name: str) -> int | None:

@@ -26,21 +26,22 @@ from pyspark.sql.streaming.datasource import (
 )
 
 from fairlane import settings
+from fairlane.arrow import stream_ranges
+from fairlane.arrow.columns import batch_of, ending_columns
+from fairlane.arrow.results import read_results
 from fairlane.common import clock
 from fairlane.drivers.sync import SyncDriver
 from fairlane.errors import DataLost, FairlaneError, InvalidArgument, RequestNotFound
 from fairlane.operations import completion
 from fairlane.operations.completion import mark
 from fairlane.protocol import keys
-from fairlane.spark import stream_ranges
 from fairlane.spark.data_source import SparkOptions
-from fairlane.spark.source.columns import arrow_of, batch_of, check_schema, ending_columns
+from fairlane.spark.source.columns import arrow_of, check_schema
 from fairlane.spark.source.views import (
     KNOWN,
     MOST_PARTS,
     RowReader,
     choice_of,
-    read_results,
     view_of,
 )
 
@@ -51,7 +52,7 @@ if TYPE_CHECKING:
     from pyspark.sql.streaming.datasource import ReadLimit
     from pyspark.sql.types import StructType
 
-    from fairlane.spark.stream_ranges import StreamRange
+    from fairlane.arrow.stream_ranges import StreamRange
 
 _VIEWS = ("completions", "results")
 _BEFORE = "["  # marks an entry that is not read yet

@@ -1,8 +1,8 @@
 """A queue's content as tables: results, requests, dead, workers, completions.
 
-Reading removes nothing. Spark fixes what a DataFrame reads when it first plans the DataFrame. So a
-part is the same if it is read again after a failed Spark task. Load a new DataFrame to read later
-results. If results have expired since the plan, the read raises an error.
+Reading removes nothing. Spark fixes what a DataFrame reads when it plans it first. So a part that
+is read again, because a Spark task failed, is the same. Load a new DataFrame to read later results.
+Results that have expired since then are an error, and not no rows.
 """
 
 from __future__ import annotations
@@ -19,27 +19,24 @@ import pyarrow.compute as pc
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 from pyspark.sql.types import StructType
 
+from fairlane.arrow import stream_ranges
+from fairlane.arrow.columns import batch_of, columns_of, dead_row, ending_columns
+from fairlane.arrow.results import Wants, columns, named_errors, read_results, sizes_of
 from fairlane.drivers.sync import SyncDriver
 from fairlane.errors import InvalidArgument, RequestLost, RequestNotFound, not_found
 from fairlane.operations import completion as completion_log
-from fairlane.operations.chosen import FAN, NEXT, shown_body
-from fairlane.operations.completion import ERROR_DROPPED, error_texts, error_texts_of_many
+from fairlane.operations.completion import error_texts_of_many
 from fairlane.operations.dead_letters import page_size
 from fairlane.protocol import keys
 from fairlane.protocol.steps import TOGETHER
-from fairlane.spark import stream_ranges
 from fairlane.spark.data_source import NO_CATALOG, SparkOptions
 from fairlane.spark.source.columns import (
     COLUMNS,
     Condition,
     accept,
     arrow_of,
-    batch_of,
     check_schema,
-    columns_of,
-    dead_row,
     ended_row,
-    ending_columns,
     keep,
     met,
     narrow,
@@ -48,56 +45,17 @@ from fairlane.spark.source.columns import (
     table_of,
     worker_row,
 )
-from fairlane.spark.stream_ranges import (
-    HEADS_PAGE,
-    RESULTS_PAGE,
-    read_heads,
-    read_page,
-    these_entries,
-)
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from pyspark.sql.datasource import Filter
 
+    from fairlane.arrow.stream_ranges import StreamRange
     from fairlane.operations.completion import Entries
-    from fairlane.spark.stream_ranges import StreamRange
 
 
 IN_BODY = frozenset({"result", "error"})  # the columns that need a body
-_FIRST = 4  # entries of the first page
-_CHOOSING = (NEXT.decode(), FAN.decode())  # statuses of results that a flow reads
-_INDEX, _STATUS, _ATTEMPT, _WAITED, _RAN = range(5)  # of a head: model.result_head
-
-
-def read_results(
-    driver: SyncDriver,
-    request_id: str,
-    piece: StreamRange,
-    page: int = RESULTS_PAGE,
-    *,
-    wants: Wants | None = None,
-) -> Iterator[dict[str, Any]]:
-    """Yields pages of the results in a piece of `out`, each as columns of the view `results`.
-
-    Results that were settled in one millisecond are on one page, if a page can hold them. The
-    first page is small, because a query may want few rows. `wants` may leave out bodies.
-    """
-    for entries in _pages(driver, request_id, piece, page, with_bodies=wants is None):
-        if wants is not None and not wants.bodies:
-            yield columns(entries)
-        elif wants is None:
-            yield _with_errors(driver, request_id, entries)
-        elif chosen := _chosen(entries, wants):
-            out = keys.results(request_id)
-            for at in range(0, len(chosen), page):
-                found = driver.run(these_entries(out, chosen[at : at + page]))
-                yield _with_errors(driver, request_id, found)
-
-
-def _with_errors(driver: SyncDriver, request_id: str, entries: Entries) -> dict[str, Any]:
-    return columns(entries, driver.run(error_texts(request_id, named_errors(entries))))
 
 
 class RowReader:
@@ -109,11 +67,11 @@ class RowReader:
 
     @property
     def reads_more(self) -> bool:
-        """Returns True if keys or bodies are read, which are not in the results."""
+        """Returns True if keys or bodies are read from beside the results."""
         return bool(self.wanted & {"key", "body"})
 
     def complete(self, page: Columns, of: Sequence[tuple[str, int]]) -> Columns:
-        """Returns a page with these columns, too; `of` has its requests, each with its rows."""
+        """Returns a page of results with these columns; `of` has its requests and their rows."""
         if "request" in self.wanted:
             page["request"] = pa.concat_arrays(
                 [pa.repeat(pa.scalar(name, pa.string()), rows) for name, rows in of]
@@ -131,181 +89,6 @@ class RowReader:
         return page
 
 
-class Wants(NamedTuple):
-    """The bodies that a read wants: none, or those of the rows that meet its conditions.
-
-    `meets` gets the columns with empty bodies, and returns for each row if it meets them.
-    """
-
-    bodies: bool
-    meets: Callable[[dict[str, Any]], Any]
-
-
-def _pages(
-    driver: SyncDriver, request_id: str, piece: StreamRange, page: int, *, with_bodies: bool
-) -> Iterator[Entries]:
-    """Yields the entries of a piece; those of one millisecond together, if they fit on a page."""
-    page = page if with_bodies else HEADS_PAGE
-    out = keys.results(request_id)
-    held: Entries = []
-    count = min(page, _FIRST)
-    left: StreamRange | None = piece
-    while left is not None:
-        read = read_page(out, left, count) if with_bodies else read_heads(request_id, left, count)
-        entries, left = driver.run(read)
-        entries, held = [*held, *entries], []
-        if left is not None:
-            complete = _before_last_moment(entries)
-            if not complete and len(entries) >= page:
-                complete = len(entries)
-            entries, held = entries[:complete], entries[complete:]
-            count = min(page, 4 * count)
-        if entries:
-            yield entries
-
-
-def _chosen(heads: Entries, wants: Wants) -> list[bytes]:
-    """Returns the ids of the entries that have rows to keep, and of those that `started` needs.
-
-    For each entry, `started` needs the worker's other entries of the same millisecond.
-    """
-    meets = wants.meets(columns(heads)).to_pylist()
-    settlers, row = set(), 0
-    for entry, size in zip(heads, sizes_of(heads), strict=True):
-        if any(meets[row : row + size]):
-            settlers.add(_settler(entry))
-        row += size
-    return [entry[0] for entry in heads if _settler(entry) in settlers]
-
-
-def _before_last_moment(entries: Entries) -> int:
-    """Returns how many entries precede the last millisecond."""
-    if not entries:
-        return 0
-    last = entries[-1][0].partition(b"-")[0] + b"-"
-    at = len(entries)
-    while at and entries[at - 1][0].startswith(last):
-        at -= 1
-    return at
-
-
-def sizes_of(entries: Entries) -> list[int]:
-    """Returns how many results each entry of `out` holds."""
-    return [len(fields) // 2 - 1 for _, fields in entries]
-
-
-def named_errors(entries: Entries) -> set[bytes]:
-    """Returns the names of the errors in some entries of `out`; their texts are elsewhere."""
-    return {
-        name
-        for _, fields in entries
-        for head, name in zip(fields[2::2], fields[3::2], strict=True)
-        if b":x:" in head and name
-    }
-
-
-def columns(
-    entries: Entries, texts: Mapping[bytes, str] | None = None, streams: Sequence[Any] = ()
-) -> dict[str, Any]:
-    """Returns the results in some entries of `out`, as arrays by column.
-
-    `texts`: the texts of errors by name; the entries have only the names. `streams`: what
-    distinguishes each entry's stream, if there are several streams.
-    """
-    heads: list[bytes] = []
-    bodies: list[bytes] = []
-    for _, fields in entries:  # worker, then (head, body) pairs
-        heads += fields[2::2]
-        bodies += fields[3::2]
-    sizes = sizes_of(entries)
-    parts = pc.split_pattern(pa.array(heads, type=pa.binary()).cast(pa.string()), ":")
-    status = pc.list_element(parts, _STATUS)
-    is_dead = pc.equal(status, "x")
-    if pc.any(pc.is_in(status, pa.array(_CHOOSING))).as_py():  # a step's result names the next step
-        bodies = [
-            (shown_body(one.encode(), body) or b"") if one in _CHOOSING else body
-            for one, body in zip(status.to_pylist(), bodies, strict=True)
-        ]
-    ran_us = _whole(parts, _RAN)
-    waited_ms = _whole(parts, _WAITED)
-    owner = pa.array([at for at, size in enumerate(sizes) for _ in range(size)], type=pa.int64())
-    workers = pa.array([fields[1].decode("utf-8", "replace") for _, fields in entries])
-    settled_us = pa.array([_ms(entry) * 1000 for entry in entries], type=pa.int64()).take(owner)
-    settlers: list[Any] = [*map(_settler, entries)]
-    if streams:
-        settlers = [*zip(settlers, streams, strict=True)]
-    before, behind = _around(settlers, sizes, ran_us)
-    return {
-        "index": _whole(parts, _INDEX),
-        "status": pc.if_else(is_dead, "dead", "done"),
-        "result": pc.if_else(
-            pc.is_in(status, pa.array(("d", *_CHOOSING))),
-            pa.array(bodies, type=pa.binary()),
-            pa.scalar(None, pa.binary()),
-        ),
-        "attempt": _whole(parts, _ATTEMPT),
-        "worker": workers.take(owner),
-        "waited_ms": waited_ms,
-        "ran_ms": pc.divide(ran_us.cast(pa.float64()), 1000.0),
-        "total_ms": pc.divide(
-            pc.add(pc.multiply(waited_ms, 1000), pc.add(before, ran_us)).cast(pa.float64()), 1000.0
-        ),
-        "error": _errors(bodies, is_dead, texts or {}),
-        "started": _moments(pc.subtract(settled_us, behind)),
-        "settled": _moments(settled_us),
-    }
-
-
-def _ms(entry: tuple[bytes, Any]) -> int:
-    return int(entry[0].partition(b"-")[0])
-
-
-def _whole(parts: Any, at: int) -> Any:
-    return pc.list_element(parts, at).cast(pa.int64())
-
-
-def _moments(micros: Any) -> Any:
-    return micros.cast(pa.timestamp("us", tz="UTC"))
-
-
-def _errors(names: list[bytes], is_dead: Any, texts: Mapping[bytes, str]) -> Any:
-    if not pc.any(is_dead).as_py():
-        return pa.nulls(len(names), pa.string())
-    shown = [
-        texts.get(name, ERROR_DROPPED) if died else None
-        for name, died in zip(names, is_dead.to_pylist(), strict=True)
-    ]
-    return pa.array(shown, type=pa.string())
-
-
-def _around(settlers: Sequence[Any], sizes: list[int], ran_us: Any) -> tuple[Any, Any]:
-    """Returns how long (us) the results before each one ran, and how long it and later ones ran.
-
-    Only results that the same worker settled in the same millisecond count, because a big slice
-    takes several entries. `settlers` are equal for these entries.
-    """
-    firsts: list[int] = []
-    lasts: list[int] = []
-    row, at = 0, 0
-    while at < len(settlers):
-        settler, end, count = settlers[at], at, 0
-        while end < len(settlers) and settlers[end] == settler:
-            count += sizes[end]
-            end += 1
-        firsts += [row] * count
-        lasts += [row + count - 1] * count
-        row, at = row + count, end
-    through = pc.cumulative_sum(ran_us)
-    until = pc.subtract(through, ran_us)
-    before = pc.subtract(until, until.take(pa.array(firsts, type=pa.int64())))
-    behind = pc.subtract(through.take(pa.array(lasts, type=pa.int64())), until)
-    return before, behind
-
-
-def _settler(entry: tuple[bytes, Any]) -> tuple[bytes, bytes]:
-    return entry[0].partition(b"-")[0], entry[1][1]
-
-
 # ------------------------------------------------------------------ views
 # The tables: what each reads, and how Spark divides it.
 
@@ -319,8 +102,8 @@ KNOWN = ("view", "request", "txn", "minPartitions", "born", *STREAMED)
 # about 50 ms, however little it reads.
 ROWS = 100_000
 BYTES = 64 << 20
-OF_REQUEST = 4 << 10  # bytes added for each request, because asking for it takes time
-SMALL, SMALL_BYTES = 64, 1 << 20  # a request with fewer is read together with others
+OF_REQUEST = 4 << 10  # bytes that a request counts besides its results: to ask for it takes time
+SMALL, SMALL_BYTES = 64, 1 << 20  # of a request that is read together with others
 IDS = 1_000  # requests of one look
 MOST_PARTS = 10_000
 
@@ -328,7 +111,7 @@ Columns = dict[str, Any]
 
 
 def view_of(options: SparkOptions) -> str:
-    """Returns the option `view`; if missing, `results` if a request is named, else `completions`.
+    """Returns the view: the option's, else `results` of a named request, else `completions`.
 
     Raises InvalidArgument for an unknown view, and for a request that is missing or not
     allowed.
@@ -358,7 +141,7 @@ class RequestChoices(NamedTuple):
     txn: str = ""
 
     def find(self, driver: SyncDriver) -> Sequence[str]:
-        """Returns the ids, also those of other queues. Raises InvalidArgument if too many."""
+        """Returns the ids, also those of other queues. Raises InvalidArgument for too many."""
         if self.ids:
             return self.ids
         return driver.run(stream_ranges.named_like(self.pattern, self.txn))
@@ -419,8 +202,8 @@ class _Push:
     """A reader's pushFilters: keeps the conditions that are checked here, and returns the others.
 
     Spark refuses a reader with a pushFilters of its own while spark.sql.python.filterPushdown
-    is off, which is the default. Spark checks the function behind the method. So this object
-    claims to be the inherited function, and is called if pushdown is on.
+    is off, which is the default. It checks the function behind the method. So this object
+    claims to be the inherited one, and is called if pushdown is on.
     """
 
     __func__ = staticmethod(DataSourceReader.pushFilters)
@@ -481,9 +264,9 @@ class ViewReader(DataSourceReader):
     def cut(
         self, span: completion_log.Span | None, share: float | None = None
     ) -> list[StreamRange]:
-        """Returns a stream in `share` pieces, else in `minPartitions`, else in one for each task.
+        """Returns a stream in `minPartitions` pieces, or in one for each task's `share` of it.
 
-        If there is no `share`, each entry counts as a row.
+        Without a share it has a row for each entry.
         """
         if span is None:
             return []
@@ -500,7 +283,7 @@ class ViewReader(DataSourceReader):
     def divide(self, spans: Sequence[tuple[int, completion_log.Span]]) -> list[list[Piece]]:
         """Returns streams, each with its rows, in parts for tasks that read about equally much.
 
-        A large stream is cut, and small ones are put together.
+        A large stream is cut, and small ones are together.
         """
         shares = [share_of(rows, span.size + OF_REQUEST) for rows, span in spans]
         unit = sum(shares) / self.parts if self.parts else 1.0
@@ -543,13 +326,13 @@ class Results(NamedTuple):
 
     @property
     def is_small(self) -> bool:
-        """Returns True if the piece is a whole request that is read together with others."""
+        """Returns True if it is all of a request that is read together with others."""
         is_short = self.span.length <= SMALL and self.span.size <= SMALL_BYTES
         return is_short and tuple(self.piece) == self.span[:2]
 
 
 class ResultsReader(ViewReader):
-    """Reads the results of requests that exist now, and all results of ended ones.
+    """Reads the results of requests that exist now; all results of those that have ended.
 
     Results leave Redis together, some time after the end. A part that is empty then would look
     like a request without results. So each part checks again after its read.
@@ -565,7 +348,7 @@ class ResultsReader(ViewReader):
             raise InvalidArgument('option "born" is for one request: name it, or leave "born" out')
 
     def plan(self, driver: SyncDriver) -> list[Any]:
-        """Returns pieces of `out`. Raises RequestNotFound, or RequestLost if `born` is known."""
+        """Returns pieces of `out`. Raises RequestNotFound, with `born` RequestLost."""
         ids = self.choice.find(driver)
         is_any = False
         found: list[tuple[stream_ranges.ResultSpan, completion_log.Span]] = []
@@ -631,19 +414,19 @@ class ResultsReader(ViewReader):
             named.append((piece.request, named_errors(found)))
         texts = driver.run(error_texts_of_many(named)) if is_whole else {}
         page = rows.complete(columns(entries, texts, owners), of)
-        if rows.reads_more:  # keys and bodies may have expired before they were read
+        if rows.reads_more:  # what is beside the results may have expired before it was read
             for piece, born in zip(pieces, driver.run(stream_ranges.begins(names)), strict=True):
                 if born != piece.born:
                     raise _lost(piece.request, "they have left Redis")
         return page
 
     def _wants(self) -> Wants | None:
-        """Returns which bodies are read; None if all are."""
+        """Returns what need not be read; None if all bodies are."""
         checked = {condition.column for condition in self.conditions}
         if checked & IN_BODY:
             return None
         wanted = {field.name.lower() for field in self.schema.fields}
-        bodies = bool(wanted & {*IN_BODY, "body"})  # inputs are large, too, so pages are small
+        bodies = bool(wanted & {*IN_BODY, "body"})  # inputs are large, too: so pages are small
         return None if bodies and not checked else Wants(bodies, self._meets)
 
     def _meets(self, columns: Columns) -> pa.Array:
@@ -655,7 +438,7 @@ class ResultsReader(ViewReader):
 
 
 def _check(piece: Results, life: stream_ranges.ResultSpan | None) -> None:
-    """Raises RequestLost if results of a request may be missing in what was read."""
+    """Raises RequestLost if what was read of a request may not be all of it."""
     if life is None:
         raise _lost(piece.request, "they have left Redis")
     if life.born != piece.born:

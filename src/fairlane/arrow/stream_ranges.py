@@ -40,10 +40,10 @@ class StreamRange(NamedTuple):
 
 
 class Ended(NamedTuple):
-    """Holds `limit` and `attempts` of the policy in an ended request's record."""
+    """Holds the limit of an ended request, and whether its rows have keys."""
 
     limit: int
-    attempts: int
+    is_keyed: bool
 
 
 def after(entry_id: str) -> str:
@@ -79,6 +79,19 @@ async def last_id(stream: bytes) -> str:
         raise info
     fields = dict(zip(info[::2], info[1::2], strict=True))
     return str(fields[b"last-generated-id"].decode())
+
+
+async def removed(stream: bytes) -> int:
+    """Returns how many entries have left a stream."""
+    is_there, info = await Batch(
+        [Command(b"EXISTS", stream), Command(b"XINFO", b"STREAM", stream)], lenient=True
+    )
+    if isinstance(info, FairlaneError):
+        if is_there == 0:
+            return 0
+        raise info
+    fields = dict(zip(info[::2], info[1::2], strict=True))
+    return int(fields[b"entries-added"]) - int(fields[b"length"])
 
 
 async def read_page(
@@ -125,9 +138,11 @@ async def these_entries(stream: bytes, ids: Sequence[bytes]) -> Entries:
     return [entry for reply in replies for entry in reply]
 
 
-async def log_entries(queue: str, piece: StreamRange) -> tuple[Entries, StreamRange | None]:
+async def log_entries(
+    queue: str, piece: StreamRange, count: int = PAGE
+) -> tuple[Entries, StreamRange | None]:
     """Returns a page of entries of the completion log and the unread rest of the piece."""
-    return await read_page(keys.completed(queue), piece, PAGE)
+    return await read_page(keys.completed(queue), piece, count)
 
 
 async def endings(queue: str, piece: StreamRange) -> tuple[list[Completion], StreamRange | None]:
@@ -188,7 +203,9 @@ def _measured(reply: Sequence[Any]) -> Span | None:
 
 async def dead_spans(ids: Sequence[str]) -> list[tuple[str, Span]]:
     """Returns the requests that have dead sub-requests, and the span of `dead` of each."""
-    return await _spans([(request_id, keys.dead(request_id)) for request_id in ids])
+    spans = await measured([keys.dead(request_id) for request_id in ids])
+    pairs = zip(ids, spans, strict=True)
+    return [(request_id, span) for request_id, span in pairs if span is not None]
 
 
 async def whole_results(
@@ -228,17 +245,6 @@ async def _whole(
         record = _ended(reply, submitted_ms)
         found.append(([] if record is None else entries, record))
     return found
-
-
-async def spans_of_results(ids: Sequence[str]) -> list[tuple[str, Span]]:
-    """Returns the requests that have results, and the span of `out` of each."""
-    return await _spans([(request_id, keys.results(request_id)) for request_id in ids])
-
-
-async def _spans(streams: Sequence[tuple[str, bytes]]) -> list[tuple[str, Span]]:
-    spans = await measured([stream for _, stream in streams])
-    pairs = zip(streams, spans, strict=True)
-    return [(request_id, span) for (request_id, _), span in pairs if span is not None]
 
 
 async def measured(streams: Sequence[bytes]) -> list[Span | None]:
@@ -347,16 +353,27 @@ async def named_like(pattern: str, txn: str = "") -> list[str]:
     """
     kind = "txn" if txn else "req"
     match = f"{kind}:{{{pattern}}}" + (f":{txn}" if txn else "")
+    return await _named(match, b"hash", txn or pattern)
+
+
+async def queues_like(pattern: str) -> list[str]:
+    """Returns the queues with a name of this pattern in which anything has ended."""
+    names = await _named(f"{{{pattern}}}:completed", b"stream", pattern)
+    return [name for name in names if keys.queue_and_part(keys.completed(name))]
+
+
+async def _named(match: str, kind: bytes, shown: str) -> list[str]:
     found: dict[str, None] = {}
     for node in await Nodes():
         cursor = b"0"
         while True:
-            words = (b"SCAN", cursor, b"MATCH", match, b"COUNT", _SCAN)
+            words = (b"SCAN", cursor, b"MATCH", match, b"COUNT", _SCAN, b"TYPE", kind)
             cursor, names = await OnNode(node, Command(*words))
-            found.update({name.decode()[5:].partition("}")[0]: None for name in names})
+            texts = [name.decode("utf-8", "replace") for name in names]
+            found.update({text.partition("{")[2].partition("}")[0]: None for text in texts})
             if len(found) > NAMES_MOST:
                 raise InvalidArgument(
-                    f"more than {NAMES_MOST:,} requests are {txn or pattern}: name fewer of them"
+                    f"more than {NAMES_MOST:,} requests are {shown}: name fewer of them"
                 )
             if int(cursor) == 0:
                 break
@@ -440,7 +457,7 @@ async def ended_requests(lives: Sequence[tuple[str, int]]) -> list[Ended | None]
     return [_ended(reply, submitted_ms) for (_, submitted_ms), reply in pairs]
 
 
-_RECORD = ("state", "born", "limit", "attempts")
+_RECORD = ("state", "born", "limit", "keyed")
 
 
 def _record(request_id: str) -> Command:
@@ -449,9 +466,9 @@ def _record(request_id: str) -> Command:
 
 def _ended(reply: Sequence[bytes | None], submitted_ms: int) -> Ended | None:
     """Returns the record in a reply to `_record`; None if it is not of this life, or has no end."""
-    state, born, limit, attempts = parse_fields(_RECORD, reply)
+    state, born, limit, keyed = parse_fields(_RECORD, reply)
     is_it = state in ENDED_STATES and born == str(submitted_ms)
-    return Ended(int(limit or 0), int(attempts or 0)) if is_it else None
+    return Ended(int(limit or 0), bool(keyed)) if is_it else None
 
 
 async def workers(queue: str) -> list[dict[str, str]]:

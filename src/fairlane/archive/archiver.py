@@ -1,0 +1,306 @@
+"""Writes an archive: batches of several queues, merges of small files, and what is too old.
+
+A batch becomes one file of each table for each date. A commit of the manifest adds these files and
+moves the queue's position, so each ending counts once, wherever the archiver stops.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import re
+import secrets
+from collections import defaultdict
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from itertools import accumulate
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from fairlane import settings
+from fairlane.archive import Archived
+from fairlane.archive.manifest import Archive, File, Position, open_archive, torn, why_unreadable
+from fairlane.archive.rows import MOMENTS, SCHEMAS, PageReader
+from fairlane.arrow import stream_ranges
+from fairlane.errors import DataLost, FairlaneError, InvalidArgument
+from fairlane.operations.completion import BEGIN, last_completion, lost_behind, mark
+from fairlane.operations.completion import place as place_of
+from fairlane.protocol import keys
+from fairlane.protocol.keys import check_name, check_names
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+    from pathlib import Path
+
+    from fairlane.drivers.sync import SyncDriver
+
+MOST = 500_000  # endings of a batch: a longer one is repeated as a whole after a stop
+TOGETHER = 60  # files of a date that are merged on that date
+FULL = 256 << 20  # a file of so many bytes is not merged
+_HELD = 64 << 20  # bytes of rows in memory, of all files
+_ROWS = 200_000  # ... and rows; a row group has no more
+_DAY_MS = 86_400_000
+_LATE_MS = 3_600_000  # the files of a date are merged so long after its end
+_MOST_QUEUES = 1_000
+_log = logging.getLogger(__name__)
+
+
+class Files:
+    """Writes rows to the files of one commit: one for each partition."""
+
+    def __init__(self, archive: Archive, queue: str) -> None:
+        self._archive, self._queue = archive, queue
+        self._writers: dict[tuple[str, str], pq.ParquetWriter] = {}
+        self._held: dict[tuple[str, str], list[pa.Table]] = defaultdict(list)
+        self._rows: dict[tuple[str, str], int] = defaultdict(int)
+
+    def add(self, table: str, rows: pa.Table) -> int:
+        """Adds rows by the dates of their moments; returns how many."""
+        moments = rows.column(MOMENTS[table]).fill_null(0)
+        days = pc.strftime(moments, format="%Y-%m-%d")
+        for day in pc.unique(days):
+            self.put(table, day.as_py(), rows.filter(pc.equal(days, day)))
+        return int(rows.num_rows)
+
+    def put(self, table: str, date: str, rows: pa.Table) -> None:
+        """Adds rows of one date."""
+        self._held[table, date].append(rows)
+        self._rows[table, date] += rows.num_rows
+        held = [one for tables in self._held.values() for one in tables]
+        if sum(one.nbytes for one in held) >= _HELD or sum(one.num_rows for one in held) >= _ROWS:
+            self._flush()
+
+    def _flush(self) -> None:
+        for (table, date), rows in self._held.items():
+            writer = self._writers.get((table, date))
+            if writer is None:
+                path = self._archive.temporary(self._archive.path(table, self._queue, date))
+                path.parent.mkdir(parents=True, exist_ok=True)
+                writer = pq.ParquetWriter(path, SCHEMAS[table], compression="zstd")
+                self._writers[table, date] = writer
+            writer.write_table(pa.concat_tables(rows))
+        self._held.clear()
+
+    def close(self, first: str, last: str, batches: int = 1) -> list[File]:
+        """Completes the files under their temporary names, and returns them."""
+        self._flush()
+        made = []
+        for (table, date), writer in self._writers.items():
+            writer.close()
+            path = self._archive.path(table, self._queue, date)
+            with self._archive.temporary(path).open("rb") as file:
+                os.fsync(file.fileno())
+                size = os.fstat(file.fileno()).st_size
+            rows = self._rows[table, date]
+            made.append(File(path, table, self._queue, date, rows, size, first, last, batches))
+        return made
+
+
+@dataclass(slots=True)
+class Archiver:
+    """Writes one archive. `opened` must be entered first."""
+
+    driver: SyncDriver
+    folder: Path
+    queues: Sequence[str]
+    now_ms: Callable[[], int]
+    keep_days: float | None
+    most: int | None
+    reads_results: bool
+    skips_lost: bool
+    follows: bool
+    done: Archived = field(default_factory=Archived)
+    _archive: Archive = field(init=False)
+    _torn: set[str] = field(default_factory=set)
+    _errors: dict[str, FairlaneError] = field(default_factory=dict)
+
+    @contextmanager
+    def opened(self) -> Iterator[None]:
+        """Holds the archive's lock. Raises InvalidArgument."""
+        self.queues = check_names("queue", self.queues, _MOST_QUEUES, _checked)
+        with open_archive(self.folder, f"archive:{secrets.token_hex(8)}") as self._archive:
+            yield
+
+    def round(self) -> bool:
+        """Writes a batch of each queue, merges, and drops what is old; returns if more has ended.
+
+        A queue that fails does not stop the others. Raises its error when they have no more.
+        """
+        has_more = False
+        for queue in self._named():
+            try:
+                has_more |= queue not in self._errors and self._batch(queue)
+            except DataLost as error:
+                self._errors[queue] = error
+        try:
+            self._drop()
+            self._merge()
+        except InvalidArgument as error:
+            self._errors.setdefault("", error)
+        if self._errors and not has_more:
+            raise next(iter(self._errors.values()))
+        return has_more
+
+    def _named(self) -> list[str]:
+        found: dict[str, None] = {}
+        for queue in self.queues:
+            is_pattern = "*" in queue or "?" in queue
+            names = self.driver.run(stream_ranges.queues_like(queue)) if is_pattern else [queue]
+            found.update(dict.fromkeys(names))
+        return list(found)
+
+    # ------------------------------------------------------------------ batches
+
+    def _batch(self, queue: str) -> bool:
+        """Archives what has ended in a queue; returns True if `most` left some.
+
+        Raises DataLost when what was read before the loss is archived.
+        """
+        log = keys.completed(queue)
+        position = self._archive.manifest.queues.get(queue)
+        if position is None:  # noted before the first read, so that a loss before it is detected
+            position = Position(BEGIN, self.driver.run(stream_ranges.removed(log)))
+            self._archive.commit(self.now_ms(), queues={queue: position})
+        self._mark(queue, position.place)
+        files = Files(self._archive, queue)
+        first, place, most, why = "", position.place, self.most or MOST, ""
+        counts = {"requests": 0, "results": 0, "dead": 0, "missing": 0}
+        last = self.driver.run(last_completion(queue))
+        unread: stream_ranges.StreamRange | None
+        unread = stream_ranges.StreamRange(stream_ranges.after(place), last)
+        while unread is not None and counts["requests"] < most:
+            count = min(stream_ranges.PAGE, most - counts["requests"])
+            read = stream_ranges.log_entries(queue, unread, count)
+            entries, unread = self.driver.run(read)
+            # Checked after the page was read: a place that is in the log now was in it then.
+            why = self.driver.run(lost_behind(queue, place))
+            if place == BEGIN and self.driver.run(stream_ranges.removed(log)) != position.removed:
+                why = "the log was trimmed before anything of it was archived"
+            if why and not self.skips_lost:
+                break
+            if entries:
+                self._page(files, PageReader(self.driver, entries), counts)
+                first, place = first or entries[0][0].decode(), entries[-1][0].decode()
+        if first:
+            totals = {name: getattr(position, name) + count for name, count in counts.items()}
+            self._archive.commit(
+                self.now_ms(),
+                added=files.close(first, place),
+                queues={queue: Position(place, position.removed, **totals)},
+            )
+            self.done.batches += 1
+            for name, count in counts.items():
+                setattr(self.done, name, getattr(self.done, name) + count)
+            self._mark(queue, place)
+        if why and not self.skips_lost:
+            raise DataLost(
+                f"the archive {self.folder} has lost entries of queue {queue} that were not read "
+                f"yet: {why}. To go on with what is left set skip_lost; to prevent it archive more "
+                "often"
+            )
+        return unread is not None
+
+    def _mark(self, queue: str, place: str) -> None:
+        """Marks how far the archive is, so that the log keeps the rest."""
+        reader = {self._archive.manifest.reader: place}
+        self.driver.run(mark(queue, reader, settings.LOG_READER_MS))
+
+    def _page(self, files: Files, page: PageReader, counts: dict[str, int]) -> None:
+        if self.reads_results:
+            for table, read in (("results", page.results), ("dead", page.dead)):
+                for rows in read():
+                    counts[table] += files.add(table, rows)
+            short = (one.counts["results"] - one.rows for one in page.requests)
+            counts["missing"] += sum(max(0, count) for count in short)
+        counts["requests"] += files.add("requests", page.ended())
+
+    # ------------------------------------------------------------------ old files
+
+    def _today(self, back_ms: float) -> str:
+        """Returns the date (UTC) so long ago."""
+        return f"{datetime.fromtimestamp((self.now_ms() - back_ms) / 1000, UTC):%Y-%m-%d}"
+
+    def _drop(self) -> None:
+        """Takes the files of dates that are too old off the manifest, and removes retired ones."""
+        manifest, now_ms = self._archive.manifest, self.now_ms()
+        oldest = "" if self.keep_days is None else self._today(self.keep_days * _DAY_MS)
+        old = {file for file in manifest.files if file.date < oldest}
+        if old or any(end_ms <= now_ms for end_ms in manifest.retired.values()):
+            self._archive.commit(now_ms, removed=old)
+            self.done.dropped += len(old)
+
+    def _merge(self) -> None:
+        """Merges small files of a partition. A file that cannot be read stays as it is."""
+        today = self._today(_LATE_MS)
+        parts: dict[tuple[str, str, str], list[File]] = defaultdict(list)
+        for file in self._archive.manifest.files:
+            if file.path not in self._torn:
+                parts[file.table, file.queue, file.date].append(file)
+        for part, files in parts.items():
+            while group := due(files, is_over=part[2] < today):
+                try:
+                    merged = self._merged(*part, group)
+                except InvalidArgument as error:
+                    self._archive.clear()
+                    if not self.follows:
+                        raise
+                    _log.warning("%s", error)
+                    break
+                files = [*(file for file in files if file not in group), merged]  # noqa: PLW2901
+                self.done.merged += len(group)
+
+    def _merged(self, table: str, queue: str, date: str, group: Sequence[File]) -> File:
+        """Writes files as one. Raises InvalidArgument, which names a torn file."""
+        made = Files(self._archive, queue)
+        for file in group:
+            for rows in self._rows_of(file):
+                made.put(table, date, rows)
+        ordered = sorted(group, key=lambda file: place_of(file.first))
+        last = max((file.last for file in group), key=place_of)
+        (merged,) = made.close(ordered[0].first, last, sum(file.batches for file in group))
+        self._archive.commit(self.now_ms(), added=[merged], removed={*group})
+        return merged
+
+    def _rows_of(self, file: File) -> Iterator[pa.Table]:
+        why = why_unreadable(self.folder, file)
+        try:
+            if not why:
+                with pq.ParquetFile(self.folder / file.path) as read:
+                    for at in range(read.num_row_groups):
+                        yield read.read_row_group(at)
+        except (pa.ArrowInvalid, OSError):
+            why = torn(self.folder / file.path)
+        if why:
+            self._torn.add(file.path)
+            raise InvalidArgument(why)
+
+
+def due(files: Sequence[File], *, is_over: bool) -> list[File]:
+    """Returns files of a partition to merge now, or none.
+
+    On its date these are the files of TOGETHER batches, or of FULL bytes. When the date `is_over`
+    these are all, unless one of them is larger than the others together: late rows are few, and
+    would write that one again and again.
+    """
+    small = [file for file in files if file.bytes < FULL]
+    new = [file for file in small if file.batches == 1]
+    sizes = [file.bytes for file in small]
+    if is_over and len(small) > 1 and 2 * max(sizes) <= sum(sizes):
+        group = small
+    elif len(new) >= TOGETHER or (len(new) > 1 and sum(file.bytes for file in new) >= FULL):
+        group = new
+    else:
+        return []
+    total = accumulate(file.bytes for file in group)
+    enough = next((at for at, size in enumerate(total, 1) if size >= FULL), len(group))
+    return group[: max(2, enough)]
+
+
+def _checked(kind: str, name: str) -> str:
+    """Returns the name of a queue, or a pattern of names. Raises InvalidArgument."""
+    check_name(kind, re.sub("[*?]", "x", name) if isinstance(name, str) else name)
+    return name

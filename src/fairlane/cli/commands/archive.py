@@ -1,0 +1,97 @@
+"""`fairlane archive`: keeps the completion log and the results for good, as Parquet."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import TYPE_CHECKING
+
+import click
+
+from fairlane import settings
+from fairlane.cli.options import FILE, json_option, open_queue, redis_option
+from fairlane.cli.output import note, write_json
+from fairlane.errors import DataLost, InvalidArgument
+
+if TYPE_CHECKING:
+    from fairlane.archive import Archived
+
+_DAY_MS = 86_400_000
+
+
+@click.command("archive", short_help="Keep endings and results as Parquet, by date.")
+@click.argument("folder", metavar="FOLDER", type=FILE)
+@click.option(
+    "--queue", "queues", metavar="NAME", multiple=True, default=(settings.DEFAULT_QUEUE,),
+    help="A queue, or a pattern such as 'shop-*'; may be repeated."
+    f"  [default: {settings.DEFAULT_QUEUE}]",
+)  # fmt: skip
+@click.option("--follow", is_flag=True, help="Go on with what ends from now on, until Ctrl-C.")
+@click.option(
+    "--every", default="1m", show_default=True, metavar="DURATION",
+    help="With --follow: from one batch to the next, such as 30s.",
+)  # fmt: skip
+@click.option(
+    "--keep", metavar="DURATION", help="Drop days that are older, such as 90d.  [default: none]"
+)
+@click.option(
+    "--batch", type=click.IntRange(1), metavar="N",
+    help="At most so many endings in a batch.  [default: 500,000]",
+)  # fmt: skip
+@click.option("--results/--no-results", default=True, help="Of each request.  [default: results]")
+@click.option(
+    "--skip-lost", is_flag=True,
+    help="Go on with what is left where endings left the log unread.",
+)  # fmt: skip
+@json_option
+@redis_option
+def command(
+    folder: str, queues: tuple[str, ...], follow: bool, every: str, keep: str | None,
+    batch: int | None, results: bool, skip_lost: bool, redis: str | None, as_json: bool,
+) -> int:  # fmt: skip
+    """Write what has ended since the last time to FOLDER, every ending exactly once.
+
+    One command archives any number of queues to one folder. With --follow it looks again every
+    --every. Run it at least once a day: the log keeps for a day what was not archived, up to
+    2,000,000 endings, and results stay for a day. Readers follow FOLDER/manifest.json.
+    """
+    from fairlane import archive
+    from fairlane.cli.log import log_to_stderr
+
+    every_s = _ms("--every", every) / 1000
+    keep_days = None if keep is None else _ms("--keep", keep) / _DAY_MS
+    if every_s < 1:
+        raise InvalidArgument(f"--every {every} is too short: name 1s or more")
+    if keep_days is not None and keep_days < 1:
+        raise InvalidArgument(f"--keep {keep} is too short: an archive keeps whole days, as 90d")
+    log_to_stderr("warning", "text")
+    with open_queue(redis) as opened:
+        try:
+            done = archive.write(
+                folder, queues, redis=opened.driver, follow=follow, every_s=every_s,
+                keep_days=keep_days, results=results, most=batch, skip_lost=skip_lost,
+                on_round=_note_progress,
+            )  # fmt: skip
+        except DataLost as lost:
+            raise DataLost(str(lost).replace("set skip_lost", "add --skip-lost")) from None
+    if as_json:
+        write_json(dataclasses.asdict(done))
+    note(f"archived to {folder}: {_counts(done)}")
+    if done.missing:
+        note(f"{done.missing:,} results had left Redis before: archive more often")
+    return 0
+
+
+def _ms(option: str, text: str) -> int:
+    """Returns the duration of an option. Raises InvalidArgument."""
+    try:
+        return settings.duration_ms(text)
+    except InvalidArgument as error:
+        raise InvalidArgument(f"{option}: {error}") from None
+
+
+def _note_progress(done: Archived) -> None:
+    note(f"so far {_counts(done)}")
+
+
+def _counts(done: Archived) -> str:
+    return f"{done.requests:,} endings, {done.results:,} results, {done.dead:,} dead"

@@ -1,0 +1,1 @@
+"""Tests archives: what they hold, wherever their writer stops."""
