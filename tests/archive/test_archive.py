@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import resource
 import struct
 from contextlib import suppress
 from dataclasses import asdict
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -21,8 +23,6 @@ from tests.archive.kept import check, check_files, ended, read
 from tests.spark.worlds import World
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     import redis
 
     from fairlane.drivers.sync import SyncDriver
@@ -203,6 +203,32 @@ def test_keys_of_rows_are_archived_and_only_keyed_requests_are_asked(
     assert found == plain | keyed | {("small", at): f"{at:02}" for at in range(3)}
     # A record of each request, the keys of two, and a record after each page of the large ones.
     assert asked == 3 + 2 + 4
+
+
+def test_a_log_of_many_dates_needs_few_open_files(
+    world: World, tmp_path: Path, redis_client: redis.Redis, monkeypatch: pytest.MonkeyPatch
+):
+    """A page of a log may have more dates than a program may have open files."""
+    ended(world, 0, 1)
+    log = "{req}:completed"
+    ((_, fields),) = redis_client.xrange(log)
+    redis_client.delete(log)
+    days, day_ms = 2 * archiver.WRITERS + 10, 86_400_000
+    for day in range(days):
+        redis_client.xadd(log, fields | {b"id": b"x%d" % day}, id=f"{1 + day * day_ms}-0")
+    monkeypatch.setattr(archiver, "_ROWS", 5)
+    before = resource.getrlimit(resource.RLIMIT_NOFILE)
+    open_now = len([*Path("/proc/self/fd").iterdir()])
+    resource.setrlimit(resource.RLIMIT_NOFILE, (open_now + archiver.WRITERS + 50, before[1]))
+    try:
+        assert archive.write(tmp_path, redis=world.driver).requests == days
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, before)
+    assert len(manifest.read(tmp_path).files) == days
+    check_files(tmp_path)
+    monkeypatch.setattr(stream_ranges, "PAGE", 30)
+    done = archive.write(tmp_path / "pages", redis=world.driver)
+    assert (done.requests, done.batches) == (days, 2)
 
 
 # ------------------------------------------------------------------ what is refused

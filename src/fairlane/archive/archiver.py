@@ -46,6 +46,7 @@ _ROWS = 200_000  # ... and rows; a row group has no more
 _DAY_MS = 86_400_000
 _LATE_MS = 3_600_000  # the files of a date are merged so long after its end
 _MOST_QUEUES = 1_000
+WRITERS = 100  # files that are open: a log may have a thousand dates
 _log = logging.getLogger(__name__)
 
 
@@ -57,6 +58,12 @@ class Files:
         self._writers: dict[tuple[str, str], pq.ParquetWriter] = {}
         self._held: dict[tuple[str, str], list[pa.Table]] = defaultdict(list)
         self._rows: dict[tuple[str, str], int] = defaultdict(int)
+        self._held_bytes = self._held_rows = 0
+
+    @property
+    def is_wide(self) -> bool:
+        """True if there are so many files that the batch must end."""
+        return len(self._rows) >= WRITERS
 
     def add(self, table: str, rows: pa.Table) -> int:
         """Adds rows by the dates of their moments; returns how many."""
@@ -70,34 +77,48 @@ class Files:
         """Adds rows of one date."""
         self._held[table, date].append(rows)
         self._rows[table, date] += rows.num_rows
-        held = [one for tables in self._held.values() for one in tables]
-        if sum(one.nbytes for one in held) >= _HELD or sum(one.num_rows for one in held) >= _ROWS:
+        self._held_bytes += rows.nbytes
+        self._held_rows += rows.num_rows
+        if self._held_bytes >= _HELD or self._held_rows >= _ROWS:
             self._flush()
 
     def _flush(self) -> None:
-        for (table, date), rows in self._held.items():
-            writer = self._writers.get((table, date))
-            if writer is None:
-                path = self._archive.temporary(self._archive.path(table, self._queue, date))
-                path.parent.mkdir(parents=True, exist_ok=True)
-                writer = pq.ParquetWriter(path, SCHEMAS[table], compression="zstd")
-                self._writers[table, date] = writer
-            writer.write_table(pa.concat_tables(rows))
-        self._held.clear()
+        """Writes the rows that are held, except those of files beyond the bound."""
+        wide = {}
+        for part, rows in self._held.items():
+            if part not in self._writers and len(self._writers) >= WRITERS:
+                wide[part] = rows
+            else:
+                self._write(part, rows)
+        self._held = defaultdict(list, wide)
+        self._held_bytes = self._held_rows = 0
+
+    def _write(self, part: tuple[str, str], rows: list[pa.Table]) -> None:
+        table, date = part
+        if part not in self._writers:
+            path = self._archive.temporary(self._archive.path(table, self._queue, date))
+            path.parent.mkdir(parents=True, exist_ok=True)
+            self._writers[part] = pq.ParquetWriter(path, SCHEMAS[table], compression="zstd")
+        self._writers[part].write_table(pa.concat_tables(rows))
 
     def close(self, first: str, last: str, batches: int = 1) -> list[File]:
         """Completes the files under their temporary names, and returns them."""
         self._flush()
-        made = []
-        for (table, date), writer in self._writers.items():
-            writer.close()
-            path = self._archive.path(table, self._queue, date)
-            with self._archive.temporary(path).open("rb") as file:
-                os.fsync(file.fileno())
-                size = os.fstat(file.fileno()).st_size
-            rows = self._rows[table, date]
-            made.append(File(path, table, self._queue, date, rows, size, first, last, batches))
+        made = [self._complete(part, first, last, batches) for part in [*self._writers]]
+        for part, rows in self._held.items():
+            self._write(part, rows)
+            made.append(self._complete(part, first, last, batches))
+        self._held.clear()
         return made
+
+    def _complete(self, part: tuple[str, str], first: str, last: str, batches: int) -> File:
+        self._writers.pop(part).close()
+        table, date = part
+        path = self._archive.path(table, self._queue, date)
+        with self._archive.temporary(path).open("rb") as file:
+            os.fsync(file.fileno())
+            size = os.fstat(file.fileno()).st_size
+        return File(path, table, self._queue, date, self._rows[part], size, first, last, batches)
 
 
 @dataclass(slots=True)
@@ -172,7 +193,7 @@ class Archiver:
         last = self.driver.run(last_completion(queue))
         unread: stream_ranges.StreamRange | None
         unread = stream_ranges.StreamRange(stream_ranges.after(place), last)
-        while unread is not None and counts["requests"] < most:
+        while unread is not None and counts["requests"] < most and not files.is_wide:
             count = min(stream_ranges.PAGE, most - counts["requests"])
             read = stream_ranges.log_entries(queue, unread, count)
             entries, unread = self.driver.run(read)
