@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import errno
+import fcntl
+import json
+import os
 import resource
 import struct
 from contextlib import suppress
@@ -211,7 +215,8 @@ def test_a_log_of_many_dates_needs_few_open_files(
     """A page of a log may have more dates than a program may have open files."""
     ended(world, 0, 1)
     log = "{req}:completed"
-    ((_, fields),) = redis_client.xrange(log)
+    entries: Any = redis_client.xrange(log)
+    fields: dict[Any, Any] = entries[0][1]
     redis_client.delete(log)
     days, day_ms = 2 * archiver.WRITERS + 10, 86_400_000
     for day in range(days):
@@ -329,6 +334,17 @@ def test_a_second_archiver_is_refused(world: World, tmp_path: Path):
     assert archive.write(tmp_path, redis=world.driver) == Archived()
 
 
+def test_a_file_system_without_locks_is_not_blamed_on_another_archiver(
+    world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    def fails(*_: Any) -> None:
+        raise OSError(errno.ENOLCK, os.strerror(errno.ENOLCK))
+
+    monkeypatch.setattr(fcntl, "flock", fails)
+    with pytest.raises(InvalidArgument, match="lock cannot be locked: No locks available. Name"):
+        archive.write(tmp_path, redis=world.driver)
+
+
 def test_what_is_not_valid_is_refused_before_anything_is_written(
     world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
@@ -356,12 +372,32 @@ def test_what_is_not_valid_is_refused_before_anything_is_written(
         archive.write(tmp_path, redis=world.driver)
 
 
+def _doubled(text: bytes) -> bytes:
+    found: dict[str, Any] = json.loads(text)
+    return json.dumps(found | {"files": found["files"] * 2}).encode()
+
+
+def _retired(text: bytes) -> bytes:
+    found: dict[str, Any] = json.loads(text)
+    return json.dumps(found | {"retired": {found["files"][0]["path"]: 1}}).encode()
+
+
 @pytest.mark.parametrize(
     ("how", "sentence"),
     [
         (lambda text: text[:-20], "manifest.json is torn or no manifest"),
         (lambda _: b"", "manifest.json is torn or no manifest"),
-        (lambda text: text.replace(b"dead/", b"../d/"), "manifest.json is torn or no manifest"),
+        (lambda text: text.replace(b"dead/", b"../d/"), r"is wrong about \.\./d/queue=req/.*"),
+        (lambda text: text.replace(b'"date": "2', b'"date": "3'), "is wrong about .*parquet: "),
+        (lambda text: text.replace(b'"generation": ', b'"generation": -'), "about generation -3"),
+        (lambda text: text.replace(b'"generation": 3', b'"generation": 2'), "/00000003.parquet: "),
+        (lambda text: text.replace(b'"req": {', b'"raq": {'), "is wrong about queue req: "),
+        (
+            lambda text: text.replace(b'"first": "', b'"first": "9999999'),
+            "is wrong about .*parquet",
+        ),
+        (_doubled, "is wrong about .*parquet: restore it from a copy"),
+        (_retired, "is wrong about .*parquet: restore it from a copy"),
         (lambda text: text.replace(b'"place": "', b'"place": "x'), "is torn or no manifest"),
         (lambda _: b"[" * 100_000, "manifest.json is torn or no manifest"),
         (lambda text: text.replace(b"archive 1", b"archive 2"), "is of another version"),
@@ -402,3 +438,28 @@ def test_a_manifest_that_is_too_old_is_refused(world: World, tmp_path: Path):
         archive.write(tmp_path, redis=world.driver)
     place.write_bytes(good)
     check(tmp_path, 5)
+
+
+def test_a_manifest_of_one_commit_ago_costs_no_file(
+    world: World, tmp_path: Path, caplog: pytest.LogCaptureFixture
+):
+    """Its files look as if a commit had not been finished."""
+    place = tmp_path / manifest.NAME
+    ended(world, 0, 2)
+    archive.write(tmp_path, redis=world.driver)
+    old, count = place.read_bytes(), len(manifest.read(tmp_path).files)
+    ended(world, 2, 3)
+    archive.write(tmp_path, redis=world.driver)
+    good = place.read_bytes()
+    for _ in range(2):
+        place.write_bytes(old)
+        assert archive.write(tmp_path, redis=world.driver).requests == 1
+        check(tmp_path, 3)
+    assert "delete them, unless the manifest is an old one" in caplog.records[0].getMessage()
+    folders = [*(tmp_path / manifest.ASIDE).iterdir()]
+    assert [len([*one.rglob("*.parquet")]) for one in folders] == [3, 3]
+    first = next(one for one in folders if str(one) in caplog.records[0].getMessage())
+    place.write_bytes(good)
+    for file in manifest.read(tmp_path).files[count:]:
+        (first / file.path).replace(tmp_path / file.path)
+    check(tmp_path, 3)
