@@ -11,7 +11,7 @@ import os
 import re
 import secrets
 from collections import defaultdict
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from itertools import accumulate
@@ -98,7 +98,9 @@ class Files:
         if part not in self._writers:
             path = self._archive.temporary(self._archive.path(table, self._queue, date))
             path.parent.mkdir(parents=True, exist_ok=True)
-            self._writers[part] = pq.ParquetWriter(path, SCHEMAS[table], compression="zstd")
+            self._writers[part] = pq.ParquetWriter(
+                path, SCHEMAS[table], compression="zstd", write_page_checksum=True
+            )
         self._writers[part].write_table(pa.concat_tables(rows))
 
     def close(self, first: str, last: str, batches: int = 1) -> list[File]:
@@ -147,10 +149,22 @@ class Archiver:
             yield
 
     def round(self) -> bool:
-        """Writes a batch of each queue, merges, and drops what is old; returns if more has ended.
+        """Drops what is old, writes a batch of each queue, and merges; returns if more has ended.
 
-        A queue that fails does not stop the others. Raises its error when they have no more.
+        A queue that fails does not stop the others. Raises its error when they have no more, and
+        InvalidArgument if the folder cannot be written.
         """
+        try:
+            return self._round()
+        except OSError as error:
+            with suppress(OSError):
+                self._archive.clear()
+            raise InvalidArgument(
+                f"{self.folder} cannot be written: {error.strerror or error}"
+            ) from error
+
+    def _round(self) -> bool:
+        self._drop()  # first, because it makes room on a full disk
         has_more = False
         for queue in self._named():
             try:
@@ -158,7 +172,6 @@ class Archiver:
             except DataLost as error:
                 self._errors[queue] = error
         try:
-            self._drop()
             self._merge()
         except InvalidArgument as error:
             self._errors.setdefault("", error)
@@ -287,14 +300,21 @@ class Archiver:
         return merged
 
     def _rows_of(self, file: File) -> Iterator[pa.Table]:
+        path, count = self.folder / file.path, 0
         why = why_unreadable(self.folder, file)
         try:
             if not why:
-                with pq.ParquetFile(self.folder / file.path) as read:
-                    for at in range(read.num_row_groups):
-                        yield read.read_row_group(at)
-        except (pa.ArrowInvalid, OSError):
-            why = torn(self.folder / file.path)
+                with pq.ParquetFile(path, page_checksum_verification=True) as read:
+                    is_ours = read.schema_arrow.equals(SCHEMAS[file.table])
+                    for at in range(read.num_row_groups if is_ours else 0):
+                        rows = read.read_row_group(at)
+                        rows.validate(full=True)
+                        count += rows.num_rows
+                        yield rows
+                if not is_ours or count != file.rows:
+                    why = torn(path)
+        except (pa.ArrowException, OSError, UnicodeDecodeError):
+            why = torn(path)
         if why:
             self._torn.add(file.path)
             raise InvalidArgument(why)
