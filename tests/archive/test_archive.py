@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import fcntl
 import json
+import math
 import os
 import resource
 import struct
@@ -135,6 +136,26 @@ def test_a_later_request_of_an_id_is_not_archived_as_the_earlier_one(
         world.submit(name, 5)
     done = archive.write(tmp_path, redis=world.driver)
     assert (done.requests, done.results, done.dead, done.missing) == (2, 0, 0, 73)
+
+
+def test_keys_of_a_later_request_of_an_id_are_not_archived(
+    world: World, tmp_path: Path, redis_client: redis.Redis, monkeypatch: pytest.MonkeyPatch
+):
+    """Also if the large request is replaced between its results and their keys."""
+    world.submit("r0", 70)
+    redis_client.hset("req:{r0}", "keyed", 1)
+    world.work_off()
+    real = stream_ranges.RowKeys.read
+
+    def read_keys(*given: Any) -> Any:
+        for key in redis_client.keys("*:{r0}"):
+            redis_client.delete(key)
+        world.submit("r0", 3)
+        return real(*given)
+
+    monkeypatch.setattr(stream_ranges.RowKeys, "read", read_keys)
+    done = archive.write(tmp_path, redis=world.driver)
+    assert (done.results, done.missing) == (0, 70)
 
 
 def test_two_lives_of_an_id_in_one_batch_have_counts_of_their_own(
@@ -283,6 +304,69 @@ def test_what_was_lost_before_the_first_batch_is_an_error(
     assert archive.write(tmp_path / "new", redis=world.driver).requests == 2
 
 
+def test_what_leaves_the_log_while_an_archive_begins_is_no_loss(
+    world: World, tmp_path: Path, redis_client: redis.Redis, monkeypatch: pytest.MonkeyPatch
+):
+    """The first position is noted before the first read, and the log may be trimmed between."""
+    for n in range(3):
+        ended(world, n, n + 1)
+    real = manifest.Archive.commit
+    trimmed: list[Any] = []
+
+    def commits(*given: Any, **named: Any) -> None:
+        real(*given, **named)
+        if not trimmed:
+            trimmed.append(redis_client.xtrim("{req}:completed", maxlen=2, approximate=False))
+
+    monkeypatch.setattr(manifest.Archive, "commit", commits)
+    assert archive.write(tmp_path, redis=world.driver).requests == 2
+    assert trimmed == [1]
+    assert archive.write(tmp_path, redis=world.driver) == Archived()
+
+
+def test_a_queue_with_a_loss_does_not_end_others_that_follow(
+    world: World, driver: SyncDriver, tmp_path: Path, redis_client: redis.Redis,
+    caplog: pytest.LogCaptureFixture,
+):  # fmt: skip
+    """Its error is logged once, and raised at the end."""
+    other = World(driver, "other")
+    ended(world, 0, 1)
+    archive.write(tmp_path, redis=driver)
+    ended(world, 1, 3)
+    redis_client.xtrim("{req}:completed", maxlen=1, approximate=False)
+    rounds: list[float] = []
+
+    def wait(given_s: float) -> None:
+        rounds.append(given_s)
+        if len(rounds) == 3:
+            raise KeyboardInterrupt
+        other.submit(f"o{len(rounds)}", 2)
+        other.work_off()
+
+    with pytest.raises(DataLost, match="has lost entries of queue req") as lost:
+        archive.write(tmp_path, ["req", "other"], redis=driver, follow=True, wait=wait)
+    assert [record.getMessage() for record in caplog.records] == [str(lost.value)]
+    assert manifest.read(tmp_path).queues["other"].requests == 2
+
+
+@pytest.mark.parametrize("is_first", [False, True])
+def test_a_skipped_loss_that_left_nothing_is_no_loss_later(
+    world: World, tmp_path: Path, redis_client: redis.Redis, is_first: bool
+):
+    if is_first:
+        archive.write(tmp_path, redis=world.driver)
+    ended(world, 0, 2)
+    if not is_first:
+        archive.write(tmp_path, redis=world.driver, most=1)
+        ended(world, 2, 3)
+    redis_client.xtrim("{req}:completed", maxlen=0, approximate=False)
+    with pytest.raises(DataLost):
+        archive.write(tmp_path, redis=world.driver)
+    assert archive.write(tmp_path, redis=world.driver, skip_lost=True) == Archived()
+    ended(world, 3, 4)
+    assert archive.write(tmp_path, redis=world.driver).requests == 1
+
+
 def test_what_was_read_before_a_loss_is_archived(
     world: World, tmp_path: Path, redis_client: redis.Redis, monkeypatch: pytest.MonkeyPatch
 ):
@@ -341,7 +425,7 @@ def test_a_file_system_without_locks_is_not_blamed_on_another_archiver(
         raise OSError(errno.ENOLCK, os.strerror(errno.ENOLCK))
 
     monkeypatch.setattr(fcntl, "flock", fails)
-    with pytest.raises(InvalidArgument, match="lock cannot be locked: No locks available. Name"):
+    with pytest.raises(InvalidArgument, match=r"lock cannot be locked: No locks available\. Name"):
         archive.write(tmp_path, redis=world.driver)
 
 
@@ -356,6 +440,10 @@ def test_what_is_not_valid_is_refused_before_anything_is_written(
         ({"queues": ["a", "a"]}, "queue a is named twice"),
         ({"most": 0}, "most 0 is not valid"),
         ({"keep_days": 0.5}, "keep_days 0.5 is not valid"),
+        ({"keep_days": math.inf}, "keep_days inf is not valid"),
+        ({"every_s": 0}, "every_s 0 is not valid"),
+        ({"every_s": math.nan}, "every_s nan is not valid"),
+        ({"every_s": 1e12}, "is not valid: an archive is written at least once a day"),
     ):
         with pytest.raises(InvalidArgument, match=sentence):
             archive.write(out, redis=world.driver, **given)

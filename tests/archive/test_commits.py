@@ -16,6 +16,7 @@ pytest.importorskip("pyarrow")
 
 import msgspec
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.dataset as ds
 import pyarrow.parquet as pq
 
@@ -260,6 +261,30 @@ def test_a_torn_file_is_named_and_stops_no_batch(
     assert [record.getMessage() for record in caplog.records] == [str(refused.value)]
     file.write_bytes(good)
     check(tmp_path, 7)
+
+
+def test_a_torn_file_does_not_keep_other_partitions_from_a_merge(world: World, tmp_path: Path):
+    ended(world, 0, 2)
+    archive.write(tmp_path, redis=world.driver, most=1)
+    for file in archive.files(tmp_path, "requests"):
+        Path(file).write_bytes(b"")
+    ended(world, 2, 4)
+    with pytest.raises(InvalidArgument, match="is torn or no Parquet file"):
+        archive.write(tmp_path, redis=world.driver, most=1)
+    merged = [file.table for file in manifest.read(tmp_path).files if file.batches > 1]
+    assert sorted(merged) == ["dead", "results"]
+
+
+def test_a_date_needs_no_time_zones_of_the_system(
+    world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    def fails(*_: Any, **__: Any) -> None:
+        raise pa.ArrowInvalid("Cannot locate timezone 'UTC'")
+
+    monkeypatch.setattr(pc, "strftime", fails)
+    ended(world, 0, 1)
+    archive.write(tmp_path, redis=world.driver)
+    check(tmp_path, 1)
 
 
 def test_a_full_disk_is_not_blamed_on_a_file(

@@ -109,12 +109,13 @@ class PageReader:
             if one.record is not None:
                 keys = stream_ranges.RowKeys()
                 for page in read_results(self.driver, one.id, _ALL):
-                    # If the record is right after the read, the results are of this request.
+                    count = len(page["index"])
+                    rows = self._rows("results", page, [one] * count, keys)
+                    # If the record is right after the reads, the rows are of this request.
                     if not self.driver.run(stream_ranges.ended_requests([one.life]))[0]:
                         break
-                    count = len(page["index"])
                     one.rows += count
-                    yield self._rows("results", page, [one] * count, keys)
+                    yield rows
 
     def _results(self, entries: Entries, owners: list[_Request]) -> pa.Table:
         texts = {}
