@@ -99,6 +99,12 @@ def test_several_queues_share_an_archive(
     assert set(manifest.read(tmp_path).queues) == {"shop-a", "shop-b", "req", "other"}
 
 
+def test_a_queue_whose_name_is_a_number_keeps_its_zeros(driver: SyncDriver, tmp_path: Path):
+    ended(World(driver, "001"), 0, 1)
+    archive.write(tmp_path, ["001"], redis=driver)
+    assert {row["queue"] for row in read(tmp_path, "requests")} == {"001"}
+
+
 def test_without_results_only_the_endings_are_archived(world: World, tmp_path: Path):
     ended(world, 0, 2)
     done = archive.write(tmp_path, redis=world.driver, results=False)
