@@ -144,11 +144,16 @@ def test_a_later_request_of_an_id_is_not_archived_as_the_earlier_one(
     assert (done.requests, done.results, done.dead, done.missing) == (2, 0, 0, 73)
 
 
+@pytest.mark.parametrize("count", [3, 70])
 def test_keys_of_a_later_request_of_an_id_are_not_archived(
-    world: World, tmp_path: Path, redis_client: redis.Redis, monkeypatch: pytest.MonkeyPatch
+    world: World,
+    tmp_path: Path,
+    redis_client: redis.Redis,
+    monkeypatch: pytest.MonkeyPatch,
+    count: int,
 ):
-    """Also if the large request is replaced between its results and their keys."""
-    world.submit("r0", 70)
+    """Also if the request is replaced between its results and their keys."""
+    world.submit("r0", count)
     redis_client.hset("req:{r0}", "keyed", 1)
     world.work_off()
     real = stream_ranges.RowKeys.read
@@ -161,7 +166,7 @@ def test_keys_of_a_later_request_of_an_id_are_not_archived(
 
     monkeypatch.setattr(stream_ranges.RowKeys, "read", read_keys)
     done = archive.write(tmp_path, redis=world.driver)
-    assert (done.results, done.missing) == (0, 70)
+    assert (done.results, done.missing) == (0, count)
 
 
 def test_two_lives_of_an_id_in_one_batch_have_counts_of_their_own(
@@ -232,8 +237,9 @@ def test_keys_of_rows_are_archived_and_only_keyed_requests_are_asked(
     plain = {("plain", at): None for at in range(count)}
     keyed = {("keyed", at): f"{at:02}" for at in range(count)}
     assert found == plain | keyed | {("small", at): f"{at:02}" for at in range(3)}
-    # A record of each request, the keys of two, and a record after each page of the large ones.
-    assert asked == 3 + 2 + 4
+    # A record of each request, the keys of two, and a record after each page of the large ones
+    # and after the keys of the small one.
+    assert asked == 3 + 2 + 5
 
 
 def test_a_log_of_many_dates_needs_few_open_files(

@@ -126,7 +126,14 @@ class PageReader:
         sizes = sizes_of(entries)
         of_rows = [one for one, size in zip(owners, sizes, strict=True) for _ in range(size)]
         page = columns(entries, texts, owners)
-        return self._rows("results", page, of_rows, stream_ranges.RowKeys())
+        rows = self._rows("results", page, of_rows, stream_ranges.RowKeys())
+        keyed = [one for one in dict.fromkeys(owners) if one.record and one.record.is_keyed]
+        records = self.driver.run(stream_ranges.ended_requests([one.life for one in keyed]))
+        # If a record is gone after the read of the keys, they may be of a later request.
+        gone = {one for one, record in zip(keyed, records, strict=True) if record is None}
+        for one in gone:
+            one.rows = 0
+        return rows.filter(pa.array([one not in gone for one in of_rows])) if gone else rows
 
     def dead(self) -> Iterator[pa.Table]:
         """Yields the rows of the table `dead`."""
