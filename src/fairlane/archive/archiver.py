@@ -63,7 +63,7 @@ class Files:
 
     @property
     def is_wide(self) -> bool:
-        """True if there are so many files that the batch must end."""
+        """Returns True if there are so many files that the batch must end."""
         return len(self._rows) >= WRITERS
 
     def add(self, table: str, rows: pa.Table) -> int:
