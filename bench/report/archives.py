@@ -17,7 +17,7 @@ import duckdb
 import pyarrow as pa
 
 from fairlane.archive.archiver import Files
-from fairlane.archive.manifest import open_archive
+from fairlane.archive.manifest import Position, open_archive
 from fairlane.archive.rows import SCHEMAS
 
 T0_US = 1_795_200_000_000_000
@@ -52,7 +52,7 @@ def write_archive(folder: Path, results: int, seed: int = 7) -> None:
                     rows = f"SELECT {names} FROM {table} WHERE date = '{date}'"  # noqa: S608
                     for batch in db.sql(rows).to_arrow_reader(100_000):
                         files.put(table, date, pa.Table.from_batches([batch]).cast(schema))
-            made.commit(0, added=files.close("1-0", "2-0"))
+            made.commit(0, added=files.close("1-0", "2-0"), queues={"req": Position("2-0", 0)})
 
 
 def _play(results: int, dice: random.Random) -> tuple[list[list[int]], list[list[int]]]:

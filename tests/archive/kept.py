@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+import pyarrow as pa
 import pyarrow.dataset as ds
 import pyarrow.parquet as pq
 
@@ -30,7 +31,10 @@ def read(folder: Path, table: str) -> list[dict[str, Any]]:
     files = archive.files(folder, table)
     if not files:
         return []
-    found: list[dict[str, Any]] = ds.dataset(files, partitioning="hive").to_table().to_pylist()
+    parts = ds.partitioning(
+        pa.schema([("queue", pa.string()), ("date", pa.string())]), flavor="hive"
+    )
+    found: list[dict[str, Any]] = ds.dataset(files, partitioning=parts).to_table().to_pylist()
     return found
 
 

@@ -2,9 +2,16 @@
 
 from __future__ import annotations
 
+import errno
+import fcntl
+import json
+import math
+import os
+import resource
 import struct
 from contextlib import suppress
 from dataclasses import asdict
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -21,8 +28,6 @@ from tests.archive.kept import check, check_files, ended, read
 from tests.spark.worlds import World
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     import redis
 
     from fairlane.drivers.sync import SyncDriver
@@ -94,6 +99,12 @@ def test_several_queues_share_an_archive(
     assert set(manifest.read(tmp_path).queues) == {"shop-a", "shop-b", "req", "other"}
 
 
+def test_a_queue_whose_name_is_a_number_keeps_its_zeros(driver: SyncDriver, tmp_path: Path):
+    ended(World(driver, "001"), 0, 1)
+    archive.write(tmp_path, ["001"], redis=driver)
+    assert {row["queue"] for row in read(tmp_path, "requests")} == {"001"}
+
+
 def test_without_results_only_the_endings_are_archived(world: World, tmp_path: Path):
     ended(world, 0, 2)
     done = archive.write(tmp_path, redis=world.driver, results=False)
@@ -131,6 +142,31 @@ def test_a_later_request_of_an_id_is_not_archived_as_the_earlier_one(
         world.submit(name, 5)
     done = archive.write(tmp_path, redis=world.driver)
     assert (done.requests, done.results, done.dead, done.missing) == (2, 0, 0, 73)
+
+
+@pytest.mark.parametrize("count", [3, 70])
+def test_keys_of_a_later_request_of_an_id_are_not_archived(
+    world: World,
+    tmp_path: Path,
+    redis_client: redis.Redis,
+    monkeypatch: pytest.MonkeyPatch,
+    count: int,
+):
+    """Also if the request is replaced between its results and their keys."""
+    world.submit("r0", count)
+    redis_client.hset("req:{r0}", "keyed", 1)
+    world.work_off()
+    real = stream_ranges.RowKeys.read
+
+    def read_keys(*given: Any) -> Any:
+        for key in redis_client.keys("*:{r0}"):
+            redis_client.delete(key)
+        world.submit("r0", 3)
+        return real(*given)
+
+    monkeypatch.setattr(stream_ranges.RowKeys, "read", read_keys)
+    done = archive.write(tmp_path, redis=world.driver)
+    assert (done.results, done.missing) == (0, count)
 
 
 def test_two_lives_of_an_id_in_one_batch_have_counts_of_their_own(
@@ -201,8 +237,36 @@ def test_keys_of_rows_are_archived_and_only_keyed_requests_are_asked(
     plain = {("plain", at): None for at in range(count)}
     keyed = {("keyed", at): f"{at:02}" for at in range(count)}
     assert found == plain | keyed | {("small", at): f"{at:02}" for at in range(3)}
-    # A record of each request, the keys of two, and a record after each page of the large ones.
-    assert asked == 3 + 2 + 4
+    # A record of each request, the keys of two, and a record after each page of the large ones
+    # and after the keys of the small one.
+    assert asked == 3 + 2 + 5
+
+
+def test_a_log_of_many_dates_needs_few_open_files(
+    world: World, tmp_path: Path, redis_client: redis.Redis, monkeypatch: pytest.MonkeyPatch
+):
+    """A page of a log may have more dates than a program may have open files."""
+    ended(world, 0, 1)
+    log = "{req}:completed"
+    entries: Any = redis_client.xrange(log)
+    fields: dict[Any, Any] = entries[0][1]
+    redis_client.delete(log)
+    days, day_ms = 2 * archiver.WRITERS + 10, 86_400_000
+    for day in range(days):
+        redis_client.xadd(log, fields | {b"id": b"x%d" % day}, id=f"{1 + day * day_ms}-0")
+    monkeypatch.setattr(archiver, "_ROWS", 5)
+    before = resource.getrlimit(resource.RLIMIT_NOFILE)
+    open_now = len([*Path("/proc/self/fd").iterdir()])
+    resource.setrlimit(resource.RLIMIT_NOFILE, (open_now + archiver.WRITERS + 50, before[1]))
+    try:
+        assert archive.write(tmp_path, redis=world.driver).requests == days
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, before)
+    assert len(manifest.read(tmp_path).files) == days
+    check_files(tmp_path)
+    monkeypatch.setattr(stream_ranges, "PAGE", 30)
+    done = archive.write(tmp_path / "pages", redis=world.driver)
+    assert (done.requests, done.batches) == (days, 2)
 
 
 # ------------------------------------------------------------------ what is refused
@@ -250,6 +314,69 @@ def test_what_was_lost_before_the_first_batch_is_an_error(
         archive.write(tmp_path, redis=world.driver)
     assert archive.write(tmp_path, redis=world.driver, skip_lost=True).requests == 2
     assert archive.write(tmp_path / "new", redis=world.driver).requests == 2
+
+
+def test_what_leaves_the_log_while_an_archive_begins_is_no_loss(
+    world: World, tmp_path: Path, redis_client: redis.Redis, monkeypatch: pytest.MonkeyPatch
+):
+    """The first position is noted before the first read, and the log may be trimmed between."""
+    for n in range(3):
+        ended(world, n, n + 1)
+    real = manifest.Archive.commit
+    trimmed: list[Any] = []
+
+    def commits(*given: Any, **named: Any) -> None:
+        real(*given, **named)
+        if not trimmed:
+            trimmed.append(redis_client.xtrim("{req}:completed", maxlen=2, approximate=False))
+
+    monkeypatch.setattr(manifest.Archive, "commit", commits)
+    assert archive.write(tmp_path, redis=world.driver).requests == 2
+    assert trimmed == [1]
+    assert archive.write(tmp_path, redis=world.driver) == Archived()
+
+
+def test_a_queue_with_a_loss_does_not_end_others_that_follow(
+    world: World, driver: SyncDriver, tmp_path: Path, redis_client: redis.Redis,
+    caplog: pytest.LogCaptureFixture,
+):  # fmt: skip
+    """Its error is logged once, and raised at the end."""
+    other = World(driver, "other")
+    ended(world, 0, 1)
+    archive.write(tmp_path, redis=driver)
+    ended(world, 1, 3)
+    redis_client.xtrim("{req}:completed", maxlen=1, approximate=False)
+    rounds: list[float] = []
+
+    def wait(given_s: float) -> None:
+        rounds.append(given_s)
+        if len(rounds) == 3:
+            raise KeyboardInterrupt
+        other.submit(f"o{len(rounds)}", 2)
+        other.work_off()
+
+    with pytest.raises(DataLost, match="has lost entries of queue req") as lost:
+        archive.write(tmp_path, ["req", "other"], redis=driver, follow=True, wait=wait)
+    assert [record.getMessage() for record in caplog.records] == [str(lost.value)]
+    assert manifest.read(tmp_path).queues["other"].requests == 2
+
+
+@pytest.mark.parametrize("is_first", [False, True])
+def test_a_skipped_loss_that_left_nothing_is_no_loss_later(
+    world: World, tmp_path: Path, redis_client: redis.Redis, is_first: bool
+):
+    if is_first:
+        archive.write(tmp_path, redis=world.driver)
+    ended(world, 0, 2)
+    if not is_first:
+        archive.write(tmp_path, redis=world.driver, most=1)
+        ended(world, 2, 3)
+    redis_client.xtrim("{req}:completed", maxlen=0, approximate=False)
+    with pytest.raises(DataLost):
+        archive.write(tmp_path, redis=world.driver)
+    assert archive.write(tmp_path, redis=world.driver, skip_lost=True) == Archived()
+    ended(world, 3, 4)
+    assert archive.write(tmp_path, redis=world.driver).requests == 1
 
 
 def test_what_was_read_before_a_loss_is_archived(
@@ -303,6 +430,17 @@ def test_a_second_archiver_is_refused(world: World, tmp_path: Path):
     assert archive.write(tmp_path, redis=world.driver) == Archived()
 
 
+def test_a_file_system_without_locks_is_not_blamed_on_another_archiver(
+    world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    def fails(*_: Any) -> None:
+        raise OSError(errno.ENOLCK, os.strerror(errno.ENOLCK))
+
+    monkeypatch.setattr(fcntl, "flock", fails)
+    with pytest.raises(InvalidArgument, match=r"lock cannot be locked: No locks available\. Name"):
+        archive.write(tmp_path, redis=world.driver)
+
+
 def test_what_is_not_valid_is_refused_before_anything_is_written(
     world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
@@ -314,6 +452,10 @@ def test_what_is_not_valid_is_refused_before_anything_is_written(
         ({"queues": ["a", "a"]}, "queue a is named twice"),
         ({"most": 0}, "most 0 is not valid"),
         ({"keep_days": 0.5}, "keep_days 0.5 is not valid"),
+        ({"keep_days": math.inf}, "keep_days inf is not valid"),
+        ({"every_s": 0}, "every_s 0 is not valid"),
+        ({"every_s": math.nan}, "every_s nan is not valid"),
+        ({"every_s": 1e12}, "is not valid: an archive is written at least once a day"),
     ):
         with pytest.raises(InvalidArgument, match=sentence):
             archive.write(out, redis=world.driver, **given)
@@ -330,12 +472,32 @@ def test_what_is_not_valid_is_refused_before_anything_is_written(
         archive.write(tmp_path, redis=world.driver)
 
 
+def _doubled(text: bytes) -> bytes:
+    found: dict[str, Any] = json.loads(text)
+    return json.dumps(found | {"files": found["files"] * 2}).encode()
+
+
+def _retired(text: bytes) -> bytes:
+    found: dict[str, Any] = json.loads(text)
+    return json.dumps(found | {"retired": {found["files"][0]["path"]: 1}}).encode()
+
+
 @pytest.mark.parametrize(
     ("how", "sentence"),
     [
         (lambda text: text[:-20], "manifest.json is torn or no manifest"),
         (lambda _: b"", "manifest.json is torn or no manifest"),
-        (lambda text: text.replace(b"dead/", b"../d/"), "manifest.json is torn or no manifest"),
+        (lambda text: text.replace(b"dead/", b"../d/"), r"is wrong about \.\./d/queue=req/.*"),
+        (lambda text: text.replace(b'"date": "2', b'"date": "3'), "is wrong about .*parquet: "),
+        (lambda text: text.replace(b'"generation": ', b'"generation": -'), "about generation -3"),
+        (lambda text: text.replace(b'"generation": 3', b'"generation": 2'), "/00000003.parquet: "),
+        (lambda text: text.replace(b'"req": {', b'"raq": {'), "is wrong about queue req: "),
+        (
+            lambda text: text.replace(b'"first": "', b'"first": "9999999'),
+            "is wrong about .*parquet",
+        ),
+        (_doubled, "is wrong about .*parquet: restore it from a copy"),
+        (_retired, "is wrong about .*parquet: restore it from a copy"),
         (lambda text: text.replace(b'"place": "', b'"place": "x'), "is torn or no manifest"),
         (lambda _: b"[" * 100_000, "manifest.json is torn or no manifest"),
         (lambda text: text.replace(b"archive 1", b"archive 2"), "is of another version"),
@@ -376,3 +538,28 @@ def test_a_manifest_that_is_too_old_is_refused(world: World, tmp_path: Path):
         archive.write(tmp_path, redis=world.driver)
     place.write_bytes(good)
     check(tmp_path, 5)
+
+
+def test_a_manifest_of_one_commit_ago_costs_no_file(
+    world: World, tmp_path: Path, caplog: pytest.LogCaptureFixture
+):
+    """Its files look as if a commit had not been finished."""
+    place = tmp_path / manifest.NAME
+    ended(world, 0, 2)
+    archive.write(tmp_path, redis=world.driver)
+    old, count = place.read_bytes(), len(manifest.read(tmp_path).files)
+    ended(world, 2, 3)
+    archive.write(tmp_path, redis=world.driver)
+    good = place.read_bytes()
+    for _ in range(2):
+        place.write_bytes(old)
+        assert archive.write(tmp_path, redis=world.driver).requests == 1
+        check(tmp_path, 3)
+    assert "delete them, unless the manifest is an old one" in caplog.records[0].getMessage()
+    folders = [*(tmp_path / manifest.ASIDE).iterdir()]
+    assert [len([*one.rglob("*.parquet")]) for one in folders] == [3, 3]
+    first = next(one for one in folders if str(one) in caplog.records[0].getMessage())
+    place.write_bytes(good)
+    for file in manifest.read(tmp_path).files[count:]:
+        (first / file.path).replace(tmp_path / file.path)
+    check(tmp_path, 3)

@@ -14,6 +14,9 @@ import pytest
 
 pytest.importorskip("pyarrow")
 
+import msgspec
+import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.dataset as ds
 import pyarrow.parquet as pq
 
@@ -260,6 +263,30 @@ def test_a_torn_file_is_named_and_stops_no_batch(
     check(tmp_path, 7)
 
 
+def test_a_torn_file_does_not_keep_other_partitions_from_a_merge(world: World, tmp_path: Path):
+    ended(world, 0, 2)
+    archive.write(tmp_path, redis=world.driver, most=1)
+    for file in archive.files(tmp_path, "results"):
+        Path(file).write_bytes(b"")
+    ended(world, 2, 3)
+    with pytest.raises(InvalidArgument, match="is torn or no Parquet file"):
+        archive.write(tmp_path, redis=world.driver)
+    merged = [file.table for file in manifest.read(tmp_path).files if file.batches > 1]
+    assert sorted(merged) == ["dead", "requests"]
+
+
+def test_a_date_needs_no_time_zones_of_the_system(
+    world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    def fails(*_: Any, **__: Any) -> None:
+        raise pa.ArrowInvalid("Cannot locate timezone 'UTC'")
+
+    monkeypatch.setattr(pc, "strftime", fails)
+    ended(world, 0, 1)
+    archive.write(tmp_path, redis=world.driver)
+    check(tmp_path, 1)
+
+
 def test_a_full_disk_is_not_blamed_on_a_file(
     world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
@@ -272,11 +299,69 @@ def test_a_full_disk_is_not_blamed_on_a_file(
         real(files, table, *given)
 
     monkeypatch.setattr(archiver.Files, "put", full)
-    with pytest.raises(OSError, match="No space left"):
+    with pytest.raises(InvalidArgument, match=f"^{tmp_path} cannot be written: No space left"):
         archive.write(tmp_path, redis=world.driver, most=1)
+    check_files(tmp_path)
     monkeypatch.undo()
     archive.write(tmp_path, redis=world.driver)
     check(tmp_path, 3)
+
+
+def test_old_dates_make_room_on_a_full_disk(
+    world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    ended(world, 0, 1)
+    archive.write(tmp_path, redis=world.driver)
+    ended(world, 1, 2)
+
+    def full(*_: Any) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(archiver.Files, "put", full)
+    later_ms = clock.wall_ms() + 3 * DAY_MS
+    for now_ms in (later_ms, later_ms + GRACE_MS):
+        with pytest.raises(InvalidArgument, match="cannot be written: No space left"):
+            archive.write(tmp_path, redis=world.driver, keep_days=1, now_ms=partial(int, now_ms))
+    assert [*tmp_path.rglob("*.parquet")] == []
+
+
+def test_a_file_that_is_damaged_anywhere_is_refused_or_read_as_it_was(world: World, tmp_path: Path):
+    """A merge must not keep damaged rows as good ones."""
+    ended(world, 0, 1)
+    archive.write(tmp_path, redis=world.driver)
+    listed = {file.table: file for file in manifest.read(tmp_path).files}["results"]
+    path = tmp_path / listed.path
+    good, whole = path.read_bytes(), pq.read_table(path)
+    reader = archiver.Archiver(
+        world.driver, tmp_path, ["req"], clock.wall_ms, keep_days=None, most=None,
+        reads_results=True, skips_lost=False, follows=False,
+    )  # fmt: skip
+    refused = 0
+    for at in range(0, len(good), 7):
+        path.write_bytes(good[:at] + bytes([good[at] ^ 0xFF]) + good[at + 1 :])
+        try:
+            assert pa.concat_tables(reader._rows_of(listed)).equals(whole)
+        except InvalidArgument as error:
+            assert str(error) == f"{path} is torn or no Parquet file: restore it from a copy"  # noqa: PT017
+            refused += 1
+    assert refused > len(good) // 14
+
+
+def test_a_parquet_file_of_other_columns_or_fewer_rows_is_refused(world: World, tmp_path: Path):
+    ended(world, 0, 3)
+    archive.write(tmp_path, redis=world.driver, most=1, results=False)
+    held = manifest.read(tmp_path)
+    (first, *_) = held.files
+    rows = pq.read_table(tmp_path / first.path)
+    for other in (rows.select(["id", "state"]), rows.slice(0, 0)):
+        pq.write_table(other, tmp_path / first.path)
+        size = (tmp_path / first.path).stat().st_size
+        reader = archiver.Archiver(
+            world.driver, tmp_path, ["req"], clock.wall_ms, keep_days=None, most=None,
+            reads_results=True, skips_lost=False, follows=False,
+        )  # fmt: skip
+        with pytest.raises(InvalidArgument, match="is torn or no Parquet file"):
+            list(reader._rows_of(msgspec.structs.replace(first, bytes=size)))
 
 
 # ------------------------------------------------------------------ which files are merged

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from fairlane.archive.archiver import Files
-from fairlane.archive.manifest import open_archive
+from fairlane.archive.manifest import Position, open_archive
 from fairlane.archive.rows import SCHEMAS
 
 if TYPE_CHECKING:
@@ -215,7 +215,7 @@ class History:
                 for date in sorted({row["date"] for row in rows}):
                     some = [row for row in rows if row["date"] == date]
                     files.put(name, date, pa.Table.from_pylist(some, schema=SCHEMAS[name]))
-            made.commit(T0, added=files.close("1-0", "2-0"))
+            made.commit(T0, added=files.close("1-0", "2-0"), queues={"req": Position("2-0", 0)})
 
 
 def example(minutes: int = 6, seed: int = 7) -> History:

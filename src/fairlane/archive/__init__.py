@@ -21,6 +21,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
 EVERY_S = 60.0  # from one batch to the next, with `follow`
+MAX_EVERY_S = 86_400  # the log keeps for a day what was not archived
+MAX_KEEP_DAYS = 36_500
 _MISSING = (
     "an archive needs the extra archive: pip install '.[archive]' in a clone of the repository"
 )
@@ -28,7 +30,7 @@ _MISSING = (
 
 @dataclass(slots=True)
 class Archived:
-    """Counts what one call of `write` archived; `missing` results had left Redis before.
+    """Counts what one call of `write` archived; `missing` results were not in Redis then.
 
     `merged` and `dropped` count files that compaction replaced, or that were too old.
     """
@@ -65,10 +67,10 @@ def write(
     Days that are older than `keep_days` leave the archive. `on_round` gets the counts so far.
 
     Raises InvalidArgument, RedisError, and DataLost if endings left the log before they were read,
-    unless `skip_lost` is set. The log keeps what an archive has not read for a day, up to
-    settings.LOG_MOST endings.
+    unless `skip_lost` is set. With `follow` the other queues go on, and DataLost comes at the end.
+    The log keeps what an archive has not read for a day, up to settings.LOG_MOST endings.
     """
-    _check(most, keep_days)
+    _check(most, keep_days, every_s)
     from fairlane.archive.archiver import Archiver
 
     driver = redis if isinstance(redis, SyncDriver) else SyncDriver(resolve_url(redis))
@@ -91,19 +93,26 @@ def write(
     except KeyboardInterrupt:
         if not follow:
             raise
+        archiver.end()
         return archiver.done
     finally:
         if driver is not redis:
             driver.close()
 
 
-def _check(most: int | None, keep_days: float | None) -> None:
+def _check(most: int | None, keep_days: float | None, every_s: float) -> None:
     if find_spec("pyarrow") is None:
         raise InvalidArgument(_MISSING)
     if most is not None and most < 1:
         raise InvalidArgument(f"most {most} is not valid: a batch has at least one ending")
-    if keep_days is not None and not keep_days >= 1:
-        raise InvalidArgument(f"keep_days {keep_days} is not valid: an archive keeps whole days")
+    if keep_days is not None and not 1 <= keep_days <= MAX_KEEP_DAYS:
+        raise InvalidArgument(
+            f"keep_days {keep_days} is not valid: an archive keeps 1 to {MAX_KEEP_DAYS:,} days"
+        )
+    if not 0 < every_s <= MAX_EVERY_S:
+        raise InvalidArgument(
+            f"every_s {every_s} is not valid: an archive is written at least once a day"
+        )
 
 
 def files(folder: str | Path, table: str) -> list[str]:

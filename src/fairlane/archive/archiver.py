@@ -11,7 +11,7 @@ import os
 import re
 import secrets
 from collections import defaultdict
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from itertools import accumulate
@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
+from msgspec.structs import replace
 
 from fairlane import settings
 from fairlane.archive import Archived
@@ -46,6 +47,7 @@ _ROWS = 200_000  # ... and rows; a row group has no more
 _DAY_MS = 86_400_000
 _LATE_MS = 3_600_000  # the files of a date are merged so long after its end
 _MOST_QUEUES = 1_000
+WRITERS = 100  # files that are open: a log may have a thousand dates
 _log = logging.getLogger(__name__)
 
 
@@ -57,47 +59,90 @@ class Files:
         self._writers: dict[tuple[str, str], pq.ParquetWriter] = {}
         self._held: dict[tuple[str, str], list[pa.Table]] = defaultdict(list)
         self._rows: dict[tuple[str, str], int] = defaultdict(int)
+        self._held_bytes = self._held_rows = 0
+
+    @property
+    def is_wide(self) -> bool:
+        """Returns True if there are so many files that the batch must end."""
+        return len(self._rows) >= WRITERS
 
     def add(self, table: str, rows: pa.Table) -> int:
         """Adds rows by the dates of their moments; returns how many."""
-        moments = rows.column(MOMENTS[table]).fill_null(0)
-        days = pc.strftime(moments, format="%Y-%m-%d")
+        micros = rows.column(MOMENTS[table]).cast(pa.int64()).fill_null(0)
+        days = pc.divide(micros, _DAY_MS * 1000)  # without the time zones of the system
         for day in pc.unique(days):
-            self.put(table, day.as_py(), rows.filter(pc.equal(days, day)))
+            date = datetime.fromtimestamp(day.as_py() * _DAY_MS // 1000, UTC)
+            self.put(table, f"{date:%Y-%m-%d}", rows.filter(pc.equal(days, day)))
         return int(rows.num_rows)
 
     def put(self, table: str, date: str, rows: pa.Table) -> None:
         """Adds rows of one date."""
         self._held[table, date].append(rows)
         self._rows[table, date] += rows.num_rows
-        held = [one for tables in self._held.values() for one in tables]
-        if sum(one.nbytes for one in held) >= _HELD or sum(one.num_rows for one in held) >= _ROWS:
+        self._held_bytes += rows.nbytes
+        self._held_rows += rows.num_rows
+        if self._held_bytes >= _HELD or self._held_rows >= _ROWS:
             self._flush()
 
     def _flush(self) -> None:
-        for (table, date), rows in self._held.items():
-            writer = self._writers.get((table, date))
-            if writer is None:
-                path = self._archive.temporary(self._archive.path(table, self._queue, date))
-                path.parent.mkdir(parents=True, exist_ok=True)
-                writer = pq.ParquetWriter(path, SCHEMAS[table], compression="zstd")
-                self._writers[table, date] = writer
-            writer.write_table(pa.concat_tables(rows))
-        self._held.clear()
+        """Writes the rows that are held, except those of files beyond the bound."""
+        wide = {}
+        for part, rows in self._held.items():
+            if part not in self._writers and len(self._writers) >= WRITERS:
+                wide[part] = rows
+            else:
+                self._write(part, rows)
+        self._held = defaultdict(list, wide)
+        self._held_bytes = self._held_rows = 0
+
+    def _write(self, part: tuple[str, str], rows: list[pa.Table]) -> None:
+        table, date = part
+        if part not in self._writers:
+            path = self._archive.temporary(self._archive.path(table, self._queue, date))
+            path.parent.mkdir(parents=True, exist_ok=True)
+            self._writers[part] = pq.ParquetWriter(
+                path, SCHEMAS[table], compression="zstd", write_page_checksum=True
+            )
+        self._writers[part].write_table(pa.concat_tables(rows))
 
     def close(self, first: str, last: str, batches: int = 1) -> list[File]:
         """Completes the files under their temporary names, and returns them."""
         self._flush()
-        made = []
-        for (table, date), writer in self._writers.items():
-            writer.close()
-            path = self._archive.path(table, self._queue, date)
-            with self._archive.temporary(path).open("rb") as file:
-                os.fsync(file.fileno())
-                size = os.fstat(file.fileno()).st_size
-            rows = self._rows[table, date]
-            made.append(File(path, table, self._queue, date, rows, size, first, last, batches))
+        made = [self._complete(part, first, last, batches) for part in [*self._writers]]
+        for part, rows in self._held.items():
+            self._write(part, rows)
+            made.append(self._complete(part, first, last, batches))
+        self._held.clear()
         return made
+
+    def _complete(self, part: tuple[str, str], first: str, last: str, batches: int) -> File:
+        self._writers.pop(part).close()
+        table, date = part
+        path = self._archive.path(table, self._queue, date)
+        with self._archive.temporary(path).open("rb") as file:
+            os.fsync(file.fileno())
+            size = os.fstat(file.fileno()).st_size
+        return File(path, table, self._queue, date, self._rows[part], size, first, last, batches)
+
+
+@dataclass(slots=True)
+class _Batch:
+    """Holds what a batch has read of a queue. `is_new`: no call before began with the queue."""
+
+    queue: str
+    position: Position
+    files: Files
+    is_new: bool
+    place: str = field(init=False)
+    first: str = ""
+    counts: dict[str, int] = field(
+        default_factory=lambda: dict.fromkeys(("requests", "results", "dead", "missing"), 0)
+    )
+    why: str = ""
+    has_more: bool = False
+
+    def __post_init__(self) -> None:
+        self.place = self.position.place
 
 
 @dataclass(slots=True)
@@ -126,24 +171,39 @@ class Archiver:
             yield
 
     def round(self) -> bool:
-        """Writes a batch of each queue, merges, and drops what is old; returns if more has ended.
+        """Drops what is old, writes a batch of each queue, and merges; returns if more has ended.
 
-        A queue that fails does not stop the others. Raises its error when they have no more.
+        A queue that fails does not stop the others. Raises its error when they have no more, unless
+        it follows; and InvalidArgument if the folder cannot be written.
         """
+        try:
+            return self._round()
+        except OSError as error:
+            with suppress(OSError):
+                self._archive.clear()
+            raise InvalidArgument(
+                f"{self.folder} cannot be written: {error.strerror or error}"
+            ) from error
+
+    def _round(self) -> bool:
+        self._drop()  # first, because it makes room on a full disk
         has_more = False
         for queue in self._named():
             try:
                 has_more |= queue not in self._errors and self._batch(queue)
             except DataLost as error:
                 self._errors[queue] = error
-        try:
-            self._drop()
-            self._merge()
-        except InvalidArgument as error:
-            self._errors.setdefault("", error)
-        if self._errors and not has_more:
-            raise next(iter(self._errors.values()))
+                if self.follows:
+                    _log.warning("%s", error)
+        self._merge()
+        if not has_more and not self.follows:
+            self.end()
         return has_more
+
+    def end(self) -> None:
+        """Raises the first error of a queue or a file that did not stop the others."""
+        if self._errors:
+            raise next(iter(self._errors.values()))
 
     def _named(self) -> list[str]:
         found: dict[str, None] = {}
@@ -160,49 +220,80 @@ class Archiver:
 
         Raises DataLost when what was read before the loss is archived.
         """
-        log = keys.completed(queue)
-        position = self._archive.manifest.queues.get(queue)
-        if position is None:  # noted before the first read, so that a loss before it is detected
-            position = Position(BEGIN, self.driver.run(stream_ranges.removed(log)))
-            self._archive.commit(self.now_ms(), queues={queue: position})
-        self._mark(queue, position.place)
-        files = Files(self._archive, queue)
-        first, place, most, why = "", position.place, self.most or MOST, ""
-        counts = {"requests": 0, "results": 0, "dead": 0, "missing": 0}
-        last = self.driver.run(last_completion(queue))
-        unread: stream_ranges.StreamRange | None
-        unread = stream_ranges.StreamRange(stream_ranges.after(place), last)
-        while unread is not None and counts["requests"] < most:
-            count = min(stream_ranges.PAGE, most - counts["requests"])
-            read = stream_ranges.log_entries(queue, unread, count)
-            entries, unread = self.driver.run(read)
-            # Checked after the page was read: a place that is in the log now was in it then.
-            why = self.driver.run(lost_behind(queue, place))
-            if place == BEGIN and self.driver.run(stream_ranges.removed(log)) != position.removed:
-                why = "the log was trimmed before anything of it was archived"
-            if why and not self.skips_lost:
-                break
-            if entries:
-                self._page(files, PageReader(self.driver, entries), counts)
-                first, place = first or entries[0][0].decode(), entries[-1][0].decode()
-        if first:
-            totals = {name: getattr(position, name) + count for name, count in counts.items()}
+        batch = self._begun(queue)
+        self._read_pages(batch)
+        counts, place = batch.counts, batch.place
+        if batch.first:
+            was = batch.position
+            totals = {name: getattr(was, name) + count for name, count in counts.items()}
             self._archive.commit(
                 self.now_ms(),
-                added=files.close(first, place),
-                queues={queue: Position(place, position.removed, **totals)},
+                added=batch.files.close(batch.first, place),
+                queues={queue: Position(place, was.removed, **totals)},
             )
             self.done.batches += 1
             for name, count in counts.items():
                 setattr(self.done, name, getattr(self.done, name) + count)
             self._mark(queue, place)
-        if why and not self.skips_lost:
+        elif batch.why and self.skips_lost:
+            place = self.driver.run(last_completion(queue))
+            self._mark(queue, place)
+            self._note(queue, replace(batch.position, place=place))
+        if batch.why and not self.skips_lost:
             raise DataLost(
                 f"the archive {self.folder} has lost entries of queue {queue} that were not read "
-                f"yet: {why}. To go on with what is left set skip_lost; to prevent it archive more "
-                "often"
+                f"yet: {batch.why}. To go on with what is left set skip_lost (--skip-lost); to "
+                "prevent it archive more often"
             )
-        return unread is not None
+        return batch.has_more
+
+    def _begun(self, queue: str) -> _Batch:
+        """Returns an empty batch, whose place is marked and in the manifest."""
+        position = self._archive.manifest.queues.get(queue)
+        self._mark(queue, BEGIN if position is None else position.place)
+        files = Files(self._archive, queue)
+        if position is None:  # noted before the first read, so that a loss before it is detected
+            return _Batch(queue, self._note(queue, Position(BEGIN, 0)), files, is_new=True)
+        return _Batch(queue, position, files, is_new=False)
+
+    def _note(self, queue: str, position: Position) -> Position:
+        """Commits a position with how many endings have left the log until now."""
+        removed = self.driver.run(stream_ranges.removed(keys.completed(queue)))
+        noted = replace(position, removed=removed)
+        self._archive.commit(self.now_ms(), queues={queue: noted})
+        return noted
+
+    def _read_pages(self, batch: _Batch) -> None:
+        """Reads endings of the log until its present end, a bound of a batch, or a loss."""
+        most = self.most or MOST
+        last = self.driver.run(last_completion(batch.queue))
+        unread: stream_ranges.StreamRange | None
+        unread = stream_ranges.StreamRange(stream_ranges.after(batch.place), last)
+        while unread is not None and batch.counts["requests"] < most and not batch.files.is_wide:
+            count = min(stream_ranges.PAGE, most - batch.counts["requests"])
+            read = stream_ranges.log_entries(batch.queue, unread, count)
+            entries, unread = self.driver.run(read)
+            # Checked after the page was read: a place that is in the log now was in it then.
+            batch.why = self._lost(batch)
+            if batch.why and not self.skips_lost:
+                break
+            if entries:
+                self._page(batch.files, PageReader(self.driver, entries), batch.counts)
+                batch.first = batch.first or entries[0][0].decode()
+                batch.place = entries[-1][0].decode()
+        batch.has_more = unread is not None
+
+    def _lost(self, batch: _Batch) -> str:
+        """Returns why endings behind the place of a batch may be missing; "" if none can be."""
+        if batch.place != BEGIN:
+            return self.driver.run(lost_behind(batch.queue, batch.place))
+        removed = self.driver.run(stream_ranges.removed(keys.completed(batch.queue)))
+        if removed == batch.position.removed:
+            return ""
+        if batch.is_new:  # they left the log before the archive has begun with the queue
+            batch.position = self._note(batch.queue, batch.position)
+            return ""
+        return "the log was trimmed before anything of it was archived"
 
     def _mark(self, queue: str, place: str) -> None:
         """Marks how far the archive is, so that the log keeps the rest."""
@@ -246,9 +337,10 @@ class Archiver:
                     merged = self._merged(*part, group)
                 except InvalidArgument as error:
                     self._archive.clear()
-                    if not self.follows:
-                        raise
-                    _log.warning("%s", error)
+                    if self.follows:
+                        _log.warning("%s", error)
+                    else:
+                        self._errors.setdefault("", error)
                     break
                 files = [*(file for file in files if file not in group), merged]  # noqa: PLW2901
                 self.done.merged += len(group)
@@ -266,14 +358,21 @@ class Archiver:
         return merged
 
     def _rows_of(self, file: File) -> Iterator[pa.Table]:
+        path, count = self.folder / file.path, 0
         why = why_unreadable(self.folder, file)
         try:
             if not why:
-                with pq.ParquetFile(self.folder / file.path) as read:
-                    for at in range(read.num_row_groups):
-                        yield read.read_row_group(at)
-        except (pa.ArrowInvalid, OSError):
-            why = torn(self.folder / file.path)
+                with pq.ParquetFile(path, page_checksum_verification=True) as read:
+                    is_ours = read.schema_arrow.equals(SCHEMAS[file.table])
+                    for at in range(read.num_row_groups if is_ours else 0):
+                        rows = read.read_row_group(at)
+                        rows.validate(full=True)
+                        count += rows.num_rows
+                        yield rows
+                if not is_ours or count != file.rows:
+                    why = torn(path)
+        except (pa.ArrowException, OSError, UnicodeDecodeError):
+            why = torn(path)
         if why:
             self._torn.add(file.path)
             raise InvalidArgument(why)

@@ -8,8 +8,10 @@ A file that no manifest lists is part of a commit that was not finished.
 from __future__ import annotations
 
 import fcntl
+import logging
 import os
 import re
+import secrets
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -17,6 +19,7 @@ from typing import TYPE_CHECKING, Annotated
 import msgspec
 
 from fairlane.errors import InvalidArgument
+from fairlane.operations.completion import is_place
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Sequence
@@ -26,6 +29,8 @@ TABLES = ("requests", "results", "dead")
 GRACE_MS = 3_600_000  # a reader that holds an older manifest finds its files for so long
 _FORMAT = "fairlane archive 1"
 _LOCK = ".lock"
+ASIDE = "unlisted"  # the folder of files that a commit may have left, or an old manifest lacks
+_log = logging.getLogger(__name__)
 _PATH = re.compile(r"(?:requests|results|dead)/queue=[\w.:-]+/date=[\d-]+/(\d+)\.parquet")
 
 
@@ -97,14 +102,47 @@ def read(folder: Path) -> Manifest:
                 f"{folder / NAME} is of another version of Fairlane ({form}): use that version"
             )
         found = msgspec.json.decode(text, type=Manifest)
-        for path in (*(file.path for file in found.files), *found.retired):
-            if not _PATH.fullmatch(path):
-                raise msgspec.ValidationError(path)
+        if wrong := _contradiction(found):
+            raise InvalidArgument(f"{folder / NAME} is wrong about {wrong}: restore it from a copy")
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         raise InvalidArgument(
             f"{folder / NAME} is torn or no manifest: restore it from a copy"
         ) from None
     return found
+
+
+def _contradiction(found: Manifest) -> str:
+    """Returns what cannot be in a manifest of this package; "" if all can."""
+    if found.generation < 0:
+        return f"generation {found.generation}"
+    seen = {*found.retired}
+    for path in found.retired:
+        match = _PATH.fullmatch(path)
+        if match is None or int(match[1]) > found.generation:
+            return path
+    for file in found.files:
+        match = _PATH.fullmatch(file.path)
+        if (
+            match is None
+            or int(match[1]) > found.generation
+            or file.path != path_of(file.table, file.queue, file.date, int(match[1]))
+            or file.path in seen
+            or min(file.rows, file.bytes, file.batches) < 0
+            or not (is_place(file.first) and is_place(file.last))
+        ):
+            return file.path
+        if file.queue not in found.queues:
+            return f"queue {file.queue}"
+        seen.add(file.path)
+    for queue, position in found.queues.items():
+        if not is_place(position.place):
+            return f"queue {queue}"
+    return ""
+
+
+def path_of(table: str, queue: str, date: str, generation: int) -> str:
+    """Returns the path of a file that a commit adds to a partition."""
+    return f"{table}/queue={queue}/date={date}/{generation:08}.parquet"
 
 
 def why_unreadable(folder: Path, file: File) -> str:
@@ -140,11 +178,20 @@ def open_archive(folder: Path, reader: str) -> Iterator[Archive]:
     try:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
+        except BlockingIOError:
             raise InvalidArgument(
                 f"{folder} is written by another archiver: stop that one, or name another folder"
             ) from None
-        yield Archive(folder, reader)
+        except OSError as error:
+            raise InvalidArgument(
+                f"{folder / _LOCK} cannot be locked: {error.strerror}. Name a folder of "
+                "another file system"
+            ) from None
+        try:
+            archive = Archive(folder, reader)
+        except OSError as error:
+            raise InvalidArgument(f"{folder} cannot be written: {error.strerror}") from None
+        yield archive
     finally:
         os.close(lock)
 
@@ -161,31 +208,50 @@ class Archive:
         else:  # the first manifest is before the first file
             self._write(Manifest(_FORMAT, 0, reader, {}, [], {}))
         self.clear()
+        self._set_aside()
 
     def path(self, table: str, queue: str, date: str) -> str:
         """Returns the path of the next commit's file in a partition."""
-        return f"{table}/queue={queue}/date={date}/{self.manifest.generation + 1:08}.parquet"
+        return path_of(table, queue, date, self.manifest.generation + 1)
 
     def temporary(self, path: str) -> Path:
         """Returns where a file is until its commit."""
         return self.folder / f"{path}.tmp"
 
     def clear(self) -> None:
-        """Removes what a commit that was not finished has left. Raises InvalidArgument."""
+        """Removes the files that no commit has completed."""
+        for there in self.folder.glob("*/queue=*/date=*/*.parquet.tmp"):
+            there.unlink()
+
+    def _set_aside(self) -> None:
+        """Moves files of the next generation away. Raises InvalidArgument.
+
+        A commit that was not finished has left them, or the manifest is one commit old. In the
+        second case the archive is the only place that has their rows, so none is removed.
+        """
         listed = {*(file.path for file in self.manifest.files), *self.manifest.retired}
-        left = []
-        for there in self.folder.glob("*/queue=*/date=*/*.parquet*"):
+        newer = []
+        for there in self.folder.glob("*/queue=*/date=*/*.parquet"):
             path = there.relative_to(self.folder).as_posix()
-            match = _PATH.fullmatch(path.removesuffix(".tmp"))
+            match = _PATH.fullmatch(path)
             if match is None or path in listed or int(match[1]) <= self.manifest.generation:
                 continue
             if int(match[1]) > self.manifest.generation + 1:
                 raise InvalidArgument(
                     f"{self.folder / NAME} is older than {there}: restore the newest manifest"
                 )
-            left.append(there)
-        for there in left:
-            there.unlink()
+            newer.append(path)
+        if not newer:
+            return
+        aside = self.folder / ASIDE / secrets.token_hex(4)
+        for path in newer:
+            (aside / path).parent.mkdir(parents=True, exist_ok=True)
+            (self.folder / path).replace(aside / path)
+        _log.warning(
+            "%d files that %s does not list are in %s now: delete them, unless the manifest is an "
+            "old one. Then restore the newest one, and move the files back",
+            *(len(newer), self.folder / NAME, aside),
+        )
 
     def commit(
         self,

@@ -109,12 +109,13 @@ class PageReader:
             if one.record is not None:
                 keys = stream_ranges.RowKeys()
                 for page in read_results(self.driver, one.id, _ALL):
-                    # If the record is right after the read, the results are of this request.
+                    count = len(page["index"])
+                    rows = self._rows("results", page, [one] * count, keys)
+                    # If the record is right after the reads, the rows are of this request.
                     if not self.driver.run(stream_ranges.ended_requests([one.life]))[0]:
                         break
-                    count = len(page["index"])
                     one.rows += count
-                    yield self._rows("results", page, [one] * count, keys)
+                    yield rows
 
     def _results(self, entries: Entries, owners: list[_Request]) -> pa.Table:
         texts = {}
@@ -125,7 +126,14 @@ class PageReader:
         sizes = sizes_of(entries)
         of_rows = [one for one, size in zip(owners, sizes, strict=True) for _ in range(size)]
         page = columns(entries, texts, owners)
-        return self._rows("results", page, of_rows, stream_ranges.RowKeys())
+        rows = self._rows("results", page, of_rows, stream_ranges.RowKeys())
+        keyed = [one for one in dict.fromkeys(owners) if one.record and one.record.is_keyed]
+        records = self.driver.run(stream_ranges.ended_requests([one.life for one in keyed]))
+        # If a record is gone after the read of the keys, they may be of a later request.
+        gone = {one for one, record in zip(keyed, records, strict=True) if record is None}
+        for one in gone:
+            one.rows = 0
+        return rows.filter(pa.array([one not in gone for one in of_rows])) if gone else rows
 
     def dead(self) -> Iterator[pa.Table]:
         """Yields the rows of the table `dead`."""

@@ -46,9 +46,17 @@ def test_it_goes_on_after_a_loss_with_skip_lost(
         if not n:
             assert program("archive", "kept", "--no-results").code == 0
     redis_client.xtrim("{req}:completed", maxlen=1, approximate=False)
-    program("archive", "kept").refused(1, "has lost entries of queue req", "add --skip-lost")
+    program("archive", "kept").refused(1, "has lost entries of queue req", "--skip-lost")
     done = program("archive", "kept", "--skip-lost", "--json")
     assert (done.code, json.loads(done.out)["requests"]) == (0, 1)
+
+
+def test_a_mistyped_queue_is_noted(program: Program, driver: SyncDriver):
+    ended(World(driver, "invoices"), 0, 1)
+    done = program("archive", "kept", "--queue", "invoice")
+    assert done.code == 0
+    hint = "queue invoice has never been used on this Redis; did you mean invoices?"
+    assert done.err.startswith(f"fairlane: {hint}\n")
 
 
 @pytest.mark.parametrize(
@@ -57,6 +65,8 @@ def test_it_goes_on_after_a_loss_with_skip_lost(
         ("--every soon", "--every: 'soon' is not a duration"),
         ("--every 10ms", "--every 10ms is too short"),
         ("--keep 3h", "--keep 3h is too short: an archive keeps whole days"),
+        ("--every 99999999999d", "--every 99999999999d is too long"),
+        ("--keep 800000d", "--keep 800000d is too long: name 36500d or less"),
         ("--batch 0", "x>=1"),
         ("--queue a/b", "queue 'a/b' is not valid"),
     ],

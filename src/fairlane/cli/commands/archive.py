@@ -9,8 +9,8 @@ import click
 
 from fairlane import settings
 from fairlane.cli.options import FILE, json_option, open_queue, redis_option
-from fairlane.cli.output import note, write_json
-from fairlane.errors import DataLost, InvalidArgument
+from fairlane.cli.output import note, note_unknown, write_json
+from fairlane.errors import InvalidArgument
 
 if TYPE_CHECKING:
     from fairlane.archive import Archived
@@ -56,28 +56,39 @@ def command(
     """
     from fairlane import archive
     from fairlane.cli.log import log_to_stderr
+    from fairlane.protocol.keys import check_name
+    from fairlane.queue import Queue
 
     every_s = _ms("--every", every) / 1000
     keep_days = None if keep is None else _ms("--keep", keep) / _DAY_MS
     if every_s < 1:
         raise InvalidArgument(f"--every {every} is too short: name 1s or more")
+    if every_s > archive.MAX_EVERY_S:
+        raise InvalidArgument(
+            f"--every {every} is too long: the log keeps for a day what was not archived"
+        )
+    if keep_days is not None and keep_days > archive.MAX_KEEP_DAYS:
+        raise InvalidArgument(f"--keep {keep} is too long: name {archive.MAX_KEEP_DAYS}d or less")
     if keep_days is not None and keep_days < 1:
         raise InvalidArgument(f"--keep {keep} is too short: an archive keeps whole days, as 90d")
     log_to_stderr("warning", "text")
     with open_queue(redis) as opened:
-        try:
-            done = archive.write(
-                folder, queues, redis=opened.driver, follow=follow, every_s=every_s,
-                keep_days=keep_days, results=results, most=batch, skip_lost=skip_lost,
-                on_round=_note_progress,
-            )  # fmt: skip
-        except DataLost as lost:
-            raise DataLost(str(lost).replace("set skip_lost", "add --skip-lost")) from None
+        for name in queues:
+            if not {"*", "?"} & {*name}:
+                note_unknown(Queue(opened.driver, check_name("queue", name)))
+        done = archive.write(
+            folder, queues, redis=opened.driver, follow=follow, every_s=every_s,
+            keep_days=keep_days, results=results, most=batch, skip_lost=skip_lost,
+            on_round=_note_progress,
+        )  # fmt: skip
     if as_json:
         write_json(dataclasses.asdict(done))
     note(f"archived to {folder}: {_counts(done)}")
     if done.missing:
-        note(f"{done.missing:,} results had left Redis before: archive more often")
+        note(
+            f"{done.missing:,} results were not in Redis: archive more often, unless the requests "
+            "keep none"
+        )
     return 0
 
 
