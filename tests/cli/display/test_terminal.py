@@ -85,7 +85,13 @@ SHOWING = (
     *("errors dead", "errors EVIL", "list --tag EVIL", "delete EVIL"),
     *("queue show --queue EVIL", "doctor", "doctor --repair", "submit EVIL", "acl EVIL"),
     *("fanout --in EVIL --out EVIL", "balance --out EVIL --out EVIL", "topic show EVIL"),
-    *("completion EVIL", "scripts load --watch EVIL", "worker --id EVIL", "worker --handler EVIL"),
+    *(
+        "archive out --queue EVIL",
+        "completion EVIL",
+        "scripts load --watch EVIL",
+        "worker --id EVIL",
+        "worker --handler EVIL",
+    ),
 )
 HIDING = (
     "forward --from EVIL --to EVIL",

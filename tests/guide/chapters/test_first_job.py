@@ -48,6 +48,11 @@ def in_input_order(folder: Path) -> bool:
 
 @pytest.mark.parametrize("page", sorted(GUIDE.glob("*.md")), ids=lambda page: page.stem)
 def test_the_guide_keeps_to_the_words(page: Path):
-    """A task is a function of an app, so only the chapter on them has the word."""
-    found = OTHER_WORDS.findall(page.read_text())
-    assert [word for word in found if page.stem != "03-tasks" or "task" not in word.lower()] == []
+    """A task is a function of an app, so only the chapter on them has the word; Spark has its own.
+
+    The chapter on Spark is about orders, which have items.
+    """
+    may_have = {"03-tasks": "task", "04-from-a-lake-to-answers": "task job item"}
+    own = may_have.get(page.stem, "").split()
+    found = {word.lower().removesuffix("s") for word in OTHER_WORDS.findall(page.read_text())}
+    assert found <= set(own)
