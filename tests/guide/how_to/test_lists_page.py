@@ -34,7 +34,8 @@ def test_the_page_runs(redis_url: str, tmp_path: Path):
     ]
     shown, shown_queues = (one.text for one in blocks_of(PAGE, languages=("text",)))
     assert balanced == shown
-    assert program.splitlines() == ["middle", "{'left': 33, 'middle': 34, 'right': 33}"]
+    # The blocks before left 5 messages in `left` and 6 in `right`: now each list has 37.
+    assert program.splitlines() == ["middle", "{'left': 32, 'middle': 37, 'right': 31}"]
     assert without_padding(queues) == without_padding(shown_queues)
     assert shortest == "south\n"
     with contextlib.closing(redis.Redis.from_url(redis_url)) as client:
