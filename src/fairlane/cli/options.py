@@ -40,7 +40,6 @@ if TYPE_CHECKING:
 
 
 F = TypeVar("F", bound=Callable[..., Any])
-T = TypeVar("T")
 # Shells complete it to the name of a file; the command itself reports what it cannot open.
 FILE = click.Path(readable=False)
 MOST_ROWS = 1_000  # of one page of a list
@@ -174,7 +173,7 @@ def url_of(redis: str | None) -> str:
 
 def time_ms(name: str, text: str, low: str, high: str, why: str = "") -> int:
     """Returns an option's duration in ms, from `low` to `high`. Raises InvalidArgument."""
-    found = _duration(name, text, settings.duration_ms)
+    found = read_duration(name, text)
     if not found and low != "0s":
         raise InvalidArgument(f"{name} {text} is no time: a time such as 30s is expected")
     _within(name, text, found, low, high, why)
@@ -186,9 +185,10 @@ def time_limit_ms(text: str) -> int:
     return time_ms("--time-limit", text, "1ms", "24h")
 
 
-def _duration(name: str, text: str, read: Callable[[str], T]) -> T:
+def read_duration(name: str, text: str) -> int:
+    """Returns an option's duration in ms. Raises InvalidArgument."""
     try:
-        return read(text)
+        return settings.duration_ms(text)
     except InvalidArgument as error:
         raise InvalidArgument(f"{name}: {error}") from None
 
@@ -204,7 +204,7 @@ def timeout_s(text: str | None) -> float | None:
     """Returns `--timeout` in seconds. Raises InvalidArgument."""
     if text is None:
         return None
-    found = _duration("--timeout", text, settings.duration_ms)
+    found = read_duration("--timeout", text)
     if found > LONGEST_TIMEOUT_MS:
         raise InvalidArgument(
             f"--timeout {text} is more than a year: leave it out to wait without an end"

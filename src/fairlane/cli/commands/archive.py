@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import click
 
 from fairlane import settings
-from fairlane.cli.options import FILE, json_option, open_queue, redis_option
+from fairlane.cli.options import FILE, json_option, open_queue, read_duration, redis_option
 from fairlane.cli.output import note, note_unknown, write_json
 from fairlane.errors import InvalidArgument
 
@@ -59,8 +59,8 @@ def command(
     from fairlane.protocol.keys import check_name
     from fairlane.queue import Queue
 
-    every_s = _ms("--every", every) / 1000
-    keep_days = None if keep is None else _ms("--keep", keep) / _DAY_MS
+    every_s = read_duration("--every", every) / 1000
+    keep_days = None if keep is None else read_duration("--keep", keep) / _DAY_MS
     if every_s < 1:
         raise InvalidArgument(f"--every {every} is too short: name 1s or more")
     if every_s > archive.MAX_EVERY_S:
@@ -90,14 +90,6 @@ def command(
             "keep none"
         )
     return 0
-
-
-def _ms(option: str, text: str) -> int:
-    """Returns the duration of an option. Raises InvalidArgument."""
-    try:
-        return settings.duration_ms(text)
-    except InvalidArgument as error:
-        raise InvalidArgument(f"{option}: {error}") from None
 
 
 def _note_progress(done: Archived) -> None:
