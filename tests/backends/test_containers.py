@@ -11,6 +11,7 @@ import redis
 from fairlane import Queue, Worker
 from tests.support.run.teardown import check_world
 from tests.support.servers import containers, server_process
+from tests.support.wait import PATIENCE_S
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -42,7 +43,7 @@ def test_a_request_is_worked_off_in_a_container(container: containers.Container)
         request = queue.submit_request(bodies, limit=2)
         Worker(queue, shout, processes=2).run(until_idle=True)
         results = [(result.body or b"").decode() for result in request.results()]
-        assert request.wait(timeout=60) == "done"
+        assert request.wait(timeout=PATIENCE_S) == "done"
     assert results == [body.upper() for body in bodies]
     with contextlib.closing(container.client()) as client:
         check_world(client)

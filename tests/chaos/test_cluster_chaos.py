@@ -20,7 +20,6 @@ def lab() -> None:
         pytest.skip(reason)
 
 
-@pytest.mark.timeout(180)
 @ON_LINUX
 def test_primaries_are_killed_and_stopped():
     """Checks that waiters for an acknowledged request that is gone receive that error."""
@@ -29,7 +28,6 @@ def test_primaries_are_killed_and_stopped():
     assert report.figures["faults"] == {"kill": 1, "stop": 1}
 
 
-@pytest.mark.timeout(180)
 @ON_LINUX
 def test_what_a_replica_confirmed_is_never_lost():
     """Checks that nothing acknowledged is lost."""
@@ -39,7 +37,6 @@ def test_what_a_replica_confirmed_is_never_lost():
     assert report.figures["... ends taken back, and run again"] == 0
 
 
-@pytest.mark.timeout(180)
 def test_slots_move_under_load():
     """Moves the dispatch slots and those of requests: nothing is lost, nothing waits for long."""
     report = cluster_scenes.reshard(small(1_500, 24, 15))
@@ -48,7 +45,6 @@ def test_slots_move_under_load():
     assert report.figures["faults"]["moved, dispatch"] == 8
 
 
-@pytest.mark.timeout(240)
 @pytest.mark.parametrize("durable", [0, 1])
 def test_a_primary_is_cut_off_with_a_worker_and_a_client(lab: None, durable: int):
     """Cuts once in both directions; once it may send but receives nothing."""
@@ -60,7 +56,6 @@ def test_a_primary_is_cut_off_with_a_worker_and_a_client(lab: None, durable: int
     assert (report.figures["... and gone"] > 0) == (not durable)  # the checker has something to see
 
 
-@pytest.mark.timeout(180)
 def test_one_link_is_cut(lab: None):
     """Cuts a worker from a primary: the others do its work, and the cluster does not change."""
     report = partition.partition(small(800, 1, 24), ways=("one link",), soon_s=PATIENT_S)
@@ -68,7 +63,6 @@ def test_one_link_is_cut(lab: None):
     assert report.figures["promoted after, ms (median / 95 % / most)"] == shown([])
 
 
-@pytest.mark.timeout(300)
 @ON_LINUX
 def test_a_primary_without_a_replica_stays_dead():
     """Checks that requests elsewhere run, with retries; those of the dead primary wait and end."""

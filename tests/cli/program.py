@@ -29,6 +29,7 @@ from tests.support.processes.prepared import PATIENCE, Forked
 from tests.support.processes.workers import has_own_traceback
 from tests.support.scripts.requests import waiting_bodies
 from tests.support.servers import backends
+from tests.support.wait import PATIENCE_S
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -41,7 +42,7 @@ ON_EVERY_KIND = pytest.mark.parametrize("redis_server", backends.every(), indire
 NO_SERVER = "redis://127.0.0.1:1"  # no server listens on this port, so a program waits briefly
 NO_SERVER_S = 0.2
 _IS_NO_SERVER = re.compile(rf"{NO_SERVER}(?:/.*)?").fullmatch
-END_S = 60.0
+END_S = PATIENCE_S
 
 
 @dataclass(frozen=True)

@@ -16,7 +16,7 @@ from redis.retry import Retry
 
 from tests.compose.engine import EngineFailed, run
 from tests.guide.blocks import ROOT
-from tests.support.wait import wait_until
+from tests.support.wait import PATIENCE_S, wait_until
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -28,7 +28,7 @@ HOST = "127.0.0.1"
 NODES = range(6)
 SLOTS = 16384
 UP_S = 240.0
-FAILOVER_S = 60.0
+FAILOVER_S = PATIENCE_S
 USUAL = "700"
 FIRST_DIGITS = (USUAL, "710", "720", "730", "740")  # of the ports
 

@@ -18,15 +18,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from tests.support.wait import wait_until
+from tests.support.wait import PATIENCE_S, wait_until
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
 
 COMMAND_S = 120.0
 INSTALL_S = 600.0
-START_S = 60.0
-STOP_S = 60.0
+START_S = PATIENCE_S
+STOP_S = PATIENCE_S
 LAST_LINES = 25
 BRIDGE = Path("/sys/class/net/docker0")
 # docker-cli is a part of docker.io until Debian 12.

@@ -12,12 +12,12 @@ from typing import TYPE_CHECKING
 
 from tests.compose.engine import run
 from tests.guide.blocks import ROOT, lines_of
-from tests.support.wait import wait_until
+from tests.support.wait import PATIENCE_S, wait_until
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-DRAIN_S = 60.0
+DRAIN_S = PATIENCE_S
 
 
 class Wrong(Exception):

@@ -10,7 +10,7 @@ from tests.compose.engine import run
 from tests.compose.python_image import find_base, size_of
 from tests.compose.work import Host, Wrong
 from tests.guide.blocks import ROOT
-from tests.support.wait import wait_until
+from tests.support.wait import PATIENCE_S, wait_until
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -22,7 +22,7 @@ IMAGE = "fairlane-local/worker"
 NAMES = ("fairlane-image-net", "fairlane-image-redis", "fairlane-image-worker")
 HANDLERS = ROOT / "tests" / "compose" / "handlers.py"
 BUILD_S = 600.0
-HEALTHY_S = 60.0
+HEALTHY_S = PATIENCE_S
 MANY = 300
 IDS = "import os; print(os.getuid(), os.getgid())"
 

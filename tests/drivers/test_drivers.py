@@ -29,7 +29,7 @@ from fairlane.protocol.steps import (
 )
 from tests.support.operations.drivers import KINDS, both, perform, run
 from tests.support.scripts.requests import listeners, once, work_off
-from tests.support.wait import wait_until
+from tests.support.wait import PATIENCE_S, wait_until
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -187,7 +187,7 @@ def test_a_demoted_primary_is_waited_for_and_then_named_unreachable(
         )
         demoted.clear()
         patient.start()
-        assert demoted.wait(20)
+        assert demoted.wait(PATIENCE_S)
         refused = errors(redis_client)
         wait_until(lambda: errors(redis_client) > refused, why="it was refused")
     finally:
@@ -215,7 +215,7 @@ def test_one_driver_serves_many_threads(lane: Lane):
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(60)
+        thread.join(PATIENCE_S)
     seen = work_off(driver)
     assert sorted(seen) == sorted([b"t%d" % n for n in range(count)] * 20)
 
@@ -388,7 +388,7 @@ def test_an_operation_runs_while_the_handler_does(kind: str, redis_url: str):
         return "fetched"
 
     def handler() -> str:
-        assert there.wait(20)
+        assert there.wait(PATIENCE_S)
         return threading.current_thread().name
 
     found = beside(kind, redis_url, meanwhile(), handler)

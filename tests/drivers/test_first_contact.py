@@ -17,6 +17,7 @@ from tests.support.operations.drivers import both, perform
 from tests.support.operations.lines import LAST
 from tests.support.scripts.requests import once
 from tests.support.servers.server_process import free_ports, run_server
+from tests.support.wait import PATIENCE_S
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
     from tests.support.operations.actor import Actor
 
 LONG_S = 60.0  # a mistake that was repeated would be seen
-SOON_S = 60.0
+SOON_S = PATIENCE_S
 LOADING = "LOADING Redis is loading the dataset in memory"
 
 

@@ -18,6 +18,7 @@ from tests.support.network.fakes import FakeServer, Refusal, fake_servers
 from tests.support.operations.lines import until
 from tests.support.run.event_loop import in_event_loop
 from tests.support.scripts.requests import once
+from tests.support.wait import PATIENCE_S
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -37,7 +38,7 @@ class Interrupts:
     def __call__(self, words: list[bytes]) -> Any:
         if words[-1] == b"held" and not self.go.is_set():
             signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)
-            assert self.go.wait(20)
+            assert self.go.wait(PATIENCE_S)
         return words[-1]
 
 
@@ -68,7 +69,7 @@ async def test_a_cancellation_in_a_reply_drops_an_own_connection(server: FakeSer
     go, long = threading.Event(), b"x" * 100_000
 
     def hold(words: list[bytes]) -> Any:
-        assert words[-1] != b"held" or go.wait(20)
+        assert words[-1] != b"held" or go.wait(PATIENCE_S)
         return words[-1]
 
     server.say = hold

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import pytest
 
-from tests.support.wait import wait_until
+from tests.support.wait import PATIENCE_S, wait_until
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -28,7 +28,7 @@ FAILING = "When a handler fails"
 SPARK = "On Spark"
 PUBLISHED = "redis+cluster://127.0.0.1:7000"  # where cluster-compose.yml makes one
 IN_ANOTHER_SHELL = "# in another shell"
-END_S = 60.0
+END_S = PATIENCE_S
 ON_ONE_KIND = pytest.mark.parametrize("redis_server", ["single"], indirect=True)
 _FENCE = re.compile(r"^```(\w+)\n(.*?)^```$", re.DOTALL | re.MULTILINE)
 

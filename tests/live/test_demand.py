@@ -11,6 +11,7 @@ from fairlane.errors import RedisUnreachable
 from fairlane.live import ASKED_S, OLDEST_S, DemandNow, SharedDemand
 from fairlane.records import Demand
 from tests.support.scripts.snapshots import snapshot_of
+from tests.support.wait import PATIENCE_S
 
 if TYPE_CHECKING:
     import pytest
@@ -73,7 +74,7 @@ def test_only_questions_at_the_beginning_wait_for_the_first_walk(monkeypatch: py
         first = asyncio.create_task(demand.get())
         await asyncio.sleep(0)
         now[0] += 60
-        async with asyncio.timeout(60):
+        async with asyncio.timeout(PATIENCE_S):
             assert await demand.get() == DemandNow(COUNTED, 0.0)
         assert not first.done()
         reads.may_end.set()

@@ -12,6 +12,7 @@ from fairlane.live import Poller
 from fairlane.web.live import Broadcast
 from tests.support.run.event_loop import in_event_loop
 from tests.support.scripts.snapshots import measured, request, snapshot_of
+from tests.support.wait import PATIENCE_S
 
 if TYPE_CHECKING:
     import pytest
@@ -136,7 +137,7 @@ async def test_a_watcher_that_begins_in_an_outage_receives_it():
     first = broadcast.events(0)
     assert (await anext(first)).away
     second = broadcast.events(0)
-    async with asyncio.timeout(60):
+    async with asyncio.timeout(PATIENCE_S):
         assert (await anext(second)).away
     await first.aclose()
     await second.aclose()

@@ -20,7 +20,6 @@ if TYPE_CHECKING:
 
     from tests.support.servers.server_process import Server
 
-pytestmark = pytest.mark.timeout(400)  # shrinking a failure takes its time
 only = pytest.mark.parametrize("redis_server", ["single"], indirect=True)
 
 

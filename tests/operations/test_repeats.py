@@ -86,6 +86,7 @@ from tests.support.operations.stepping import apart
 from tests.support.processes.workers import broken
 from tests.support.scripts.requests import insert, numbered
 from tests.support.servers.replicas import run_pair
+from tests.support.wait import PATIENCE_S
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -702,7 +703,7 @@ def test_a_durable_submission_and_its_work_lose_every_reply():
         for lose in range(40):
             forgetful = play(durable, queue.driver, client, lose)
             request = queue.request("r1")
-            assert (request.wait(10), request.progress().done) == ("done", 3)
+            assert (request.wait(PATIENCE_S), request.progress().done) == ("done", 3)
             assert broken(queue, "r1") == []
             assert "confirm" in names(forgetful.scripts)
 

@@ -17,6 +17,7 @@ from fairlane.errors import (
 from fairlane.protocol import keys
 from fairlane.queue import Queue as BlockingQueue
 from tests.support.scripts.requests import listeners, numbered, publish, work_off
+from tests.support.wait import PATIENCE_S
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable
@@ -141,7 +142,7 @@ def test_wait_returns_when_the_request_ends(run: Callable, driver: SyncDriver, l
 
     async def body(queue: Queue) -> str:
         request = await queue.submit_request(numbered(3), id="r1")
-        waiter = asyncio.create_task(request.wait(60))
+        waiter = asyncio.create_task(request.wait(PATIENCE_S))
         await until(lambda: listeners(lane.client, "done:{r1}"))
         await asyncio.to_thread(work_off, driver)
         return await asyncio.wait_for(waiter, 4)
@@ -158,7 +159,7 @@ def test_wait_raises_what_went_wrong(run: Callable, lane: Lane):
         with pytest.raises(RequestNotFound):
             await queue.request("r0").wait()
         lane.client.config_resetstat()
-        waiter = asyncio.create_task(request.wait(60))
+        waiter = asyncio.create_task(request.wait(PATIENCE_S))
         await until(lambda: "cmdstat_hmget" in lane.client.info("commandstats"))
         lane.client.delete(*lane.names)
         publish(lane.client, "done:{r1}", "look")
@@ -173,7 +174,7 @@ def test_wait_survives_a_broken_subscription(run: Callable, driver: SyncDriver, 
 
     async def body(queue: Queue) -> str:
         request = await queue.submit_request(numbered(3), id="r1")
-        waiter = asyncio.create_task(request.wait(60))
+        waiter = asyncio.create_task(request.wait(PATIENCE_S))
         await until(lambda: listeners(lane.client, "done:{r1}"))
         lane.client.execute_command("CLIENT", "KILL", "TYPE", "pubsub")
         await asyncio.to_thread(work_off, driver)
@@ -188,6 +189,6 @@ def test_many_tasks_share_one_queue(run: Callable, driver: SyncDriver):
             *(queue.submit_request([f"{i}"], id=f"r{i}") for i in range(50))
         )
         await asyncio.to_thread(work_off, driver)
-        return list(await asyncio.gather(*(request.wait(10) for request in requests)))
+        return list(await asyncio.gather(*(request.wait(PATIENCE_S) for request in requests)))
 
     assert run(body) == ["done"] * 50

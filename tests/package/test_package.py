@@ -21,6 +21,7 @@ import pytest
 import yaml
 
 from fairlane.protocol.lua import Dialect, library
+from tests.support.wait import PATIENCE_S
 from tests.support.wheel import build_wheel
 
 if TYPE_CHECKING:
@@ -66,7 +67,9 @@ def test_the_scripts_are_found_in_a_wheel_that_is_not_unpacked(wheel: zipfile.Zi
     """Spark's `--py-files` puts it on Python's path as it is."""
     env = os.environ | {"PYTHONPATH": str(wheel.filename)}
     words = [sys.executable, "-c", SHAS]
-    done = subprocess.run(words, env=env, capture_output=True, text=True, timeout=60, check=True)
+    done = subprocess.run(
+        words, env=env, capture_output=True, text=True, timeout=PATIENCE_S, check=True
+    )
     place, shas = done.stdout.splitlines()
     assert place == f"{wheel.filename}/fairlane/__init__.py"
     assert shas.split() == [one.sha(Dialect.SINGLE).decode() for one in library()]

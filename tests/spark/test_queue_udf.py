@@ -25,7 +25,7 @@ from fairlane.queue import Queue
 from fairlane.records import Progress
 from fairlane.spark import ours, queue_udf, udf
 from tests.spark.fleet.fleet_handlers import CROWD
-from tests.support.wait import wait_until
+from tests.support.wait import PATIENCE_S, wait_until
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -46,7 +46,7 @@ def worker(url: str, handler: str) -> Iterator[None]:
         yield
     finally:
         made.terminate()
-        assert made.wait(60) == 0
+        assert made.wait(PATIENCE_S) == 0
 
 
 def rows_of(spark: Any, count: int = 1000) -> Any:
@@ -162,7 +162,7 @@ def test_cancelled_rows_have_the_status_cancelled(spark: Any, redis_url: str):
                     return request.progress().total == 10
                 return False
 
-            wait_until(is_whole, 60)
+            wait_until(is_whole)
             request.cancel()
 
     waiting = Thread(target=cancel_when_there)
@@ -187,7 +187,7 @@ def test_a_row_without_a_result_is_an_error_when_none_was_cancelled(spark: Any, 
 @pytest.mark.rest
 def test_a_frame_without_rows_calls_no_handler(spark: Any, redis_url: str):
     none = spark.createDataFrame([], "id int, body string")
-    assert queue_udf(none, redis=redis_url, timeout_s=30).collect() == []
+    assert queue_udf(none, redis=redis_url, timeout_s=PATIENCE_S).collect() == []
 
 
 @pytest.mark.rest

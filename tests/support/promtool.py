@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from tests.support.wait import PATIENCE_S
+
 if TYPE_CHECKING:
     from pathlib import Path
 
@@ -19,7 +21,7 @@ def promtool(*words: object, given: str = "", folder: Path | None = None) -> str
         pytest.skip("promtool is not installed: it comes with the package prometheus")
     done = subprocess.run(
         [program, *map(str, words)], cwd=folder, input=given, capture_output=True, text=True,
-        timeout=60, check=False,
+        timeout=PATIENCE_S, check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout

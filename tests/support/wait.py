@@ -11,9 +11,8 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 LONGEST_S = 0.025  # of the pauses that grow
-PATIENCE_S = (
-    60.0  # what takes a tenth of a second may take a hundred times as long on a busy machine
-)
+# What takes a tenth of a second may take a thousand times as long on a busy machine.
+PATIENCE_S = 240.0
 
 
 def wait_until(

@@ -130,7 +130,7 @@ class OnWorkers(Executor):
 
     def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
         if cancel_futures:  # a thread begins a call immediately, a worker needs a moment
-            wait_until(lambda: any(one.held or one.done for one in _progress()), 60)
+            wait_until(lambda: any(one.held or one.done for one in _progress()))
         super().shutdown(wait, cancel_futures=cancel_futures)
 
     def map(self, fn: Any, *iterables: Any, **options: Any) -> Iterator[Any]:

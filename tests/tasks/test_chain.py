@@ -17,6 +17,7 @@ from fairlane import (
     group,
 )
 from fairlane.protocol.request_hash import read
+from tests.support.wait import PATIENCE_S
 from tests.tasks.parts import Size
 
 if TYPE_CHECKING:
@@ -46,8 +47,8 @@ def test_each_call_gets_the_result_before_it_first(redis_url: str, encoding: Any
     run = chain(fetch.s("abc"), parse.s(2, plus=1), store.s()).submit()
     none = chain(fetch.s("abc"), parse.s(0), store.s()).submit(properties={"user_id": 5})
     workers_of([app])[0].run(until_idle=True)
-    assert run.result(timeout=60) == "7"
-    assert none.result(timeout=60) == "None"
+    assert run.result(timeout=PATIENCE_S) == "7"
+    assert none.result(timeout=PATIENCE_S) == "None"
     assert [one.id for one in app.queue.flows.find(user_id=5)] == [none.id]
     app.close()
 
@@ -65,7 +66,7 @@ def test_a_dead_call_cancels_the_rest_and_is_the_error(app: App, work: Callable[
     run = chain(fetch.s("abc"), store.s(), store.s()).submit()
     work()
     with pytest.raises(TaskError, match="no abc") as raised:
-        run.result(timeout=60)
+        run.result(timeout=PATIENCE_S)
     assert raised.value.task == "fetch"
     assert run.run.state() == "cancelled"
 
@@ -85,10 +86,10 @@ def test_a_group_has_the_results_of_all_its_calls_in_order(app: App, work: Calla
     run = group(fetch.s("a"), count.s(1), fetch.s("b")).submit(priority=1)
     ill = group(count.s(1), count.s(-1)).submit()
     work()
-    assert run.results(timeout=60) == ["A", 2, "B"]
+    assert run.results(timeout=PATIENCE_S) == ["A", 2, "B"]
     assert [isinstance(one, TaskError) for one in ill.outcomes(timeout=5)] == [False, True]
     with pytest.raises(TaskError, match="negative"):
-        ill.results(timeout=60)
+        ill.results(timeout=PATIENCE_S)
 
 
 def test_a_cancelled_group_has_an_error_for_each_call(app: App):
@@ -102,7 +103,7 @@ def test_a_cancelled_group_has_an_error_for_each_call(app: App):
     waits = chain(count.s(1), count.s()).submit()
     waits.cancel()
     with pytest.raises(TaskCancelled):
-        waits.result(timeout=60)
+        waits.result(timeout=PATIENCE_S)
 
 
 def test_what_is_not_valid_is_refused_and_nothing_is_written(app: App, redis_client: Any):

@@ -47,7 +47,7 @@ def run(program: Program, redis_url: str) -> Iterator[Callable[..., dict[str, st
 
     worker = program.run("worker", "--app", "tests.tasks.cpython:app", "--concurrency", "8")
     queue = App("cpython", redis_url).queue
-    wait_until(lambda: queue.status().workers, 60)
+    wait_until(lambda: queue.status().workers)
     yield run
     worker.process.send_signal(signal.SIGTERM)
     ended = worker.finish()

@@ -94,7 +94,7 @@ def worker(app: App, program: Program) -> Iterator[Callable[[], None]]:
     """A worker of CODE; calling it opens the gate of `slow`."""
     program.file(CODE, "thecode.py")
     running = program.run("worker", "--app", "thecode:app", "--concurrency", "4")
-    wait_until(lambda: app.queue.status().workers, 60)
+    wait_until(lambda: app.queue.status().workers)
     yield (program.folder / "go").touch
     (program.folder / "go").touch()
     running.process.send_signal(signal.SIGTERM)
@@ -145,7 +145,7 @@ def test_no_more_workers_than_the_limit_run_its_calls(
 ):
     with Executor(app, limit=2) as executor:
         futures = [executor.submit(tasks["slow"], n) for n in range(3)]
-        wait_until(lambda: len(list(program.folder.glob("running-*"))) == 2, 20)
+        wait_until(lambda: len(list(program.folder.glob("running-*"))) == 2)
         (request,) = app.queue.status().requests
         progress = app.queue.request(request.id).progress()
         assert (progress.held, progress.limit, progress.total) == (2, 2, 3)
@@ -201,9 +201,9 @@ def test_a_shutdown_lets_the_calls_end_that_a_worker_has_begun(
 ):
     executor = Executor(app, limit=1)
     futures = [executor.submit(tasks["slow"], n) for n in range(3)]
-    wait_until((program.folder / "running-0").exists, 60)
+    wait_until((program.folder / "running-0").exists)
     executor.shutdown(wait=False, cancel_futures=True)
-    wait_until(lambda: app.queue.status().requests[0].state == "paused", 60)
+    wait_until(lambda: app.queue.status().requests[0].state == "paused")
     worker()
     executor.shutdown()
     assert [future.cancelled() for future in futures] == [False, True, True]
@@ -256,7 +256,7 @@ def test_a_submit_and_a_map_share_the_limit(
     with Executor(app, max_workers=2) as executor:
         values = executor.map(tasks["slow"], [0, 1])
         futures = [executor.submit(tasks["slow"], n) for n in (2, 3)]
-        wait_until(lambda: len(list(program.folder.glob("running-*"))) == 2, 20)
+        wait_until(lambda: len(list(program.folder.glob("running-*"))) == 2)
         (request,) = app.queue.status().requests
         progress = app.queue.request(request.id).progress()
         assert (progress.held, progress.limit, progress.total) == (2, 2, 4)

@@ -17,6 +17,7 @@ from fairlane import (
     WaitTimeout,
 )
 from fairlane.tasks.serve import workers_of
+from tests.support.wait import PATIENCE_S
 from tests.tasks.parts import Size
 
 if TYPE_CHECKING:
@@ -54,7 +55,7 @@ def test_a_submitted_call_returns_a_typed_value(resize: Resize, work: Callable[[
     with pytest.raises(WaitTimeout):
         one.result(timeout=0)
     work()
-    assert one.result(timeout=60) == one.result() == Size(100, 5)
+    assert one.result(timeout=PATIENCE_S) == one.result() == Size(100, 5)
     assert other.wait() == "done"
     assert other.result() == Size(200, 1)
 
@@ -180,7 +181,7 @@ def test_the_asyncio_face_does_the_same(resize: Resize, app: App, work: Callable
         queue = app.aio_queue
         for each in found:
             each.request.queue = queue
-        assert await one.result(timeout=60) == await one == Size(100, 5)
+        assert await one.result(timeout=PATIENCE_S) == await one == Size(100, 5)
         outcomes = [outcome async for outcome in some.outcomes()]
         assert outcomes[0] == Size(1, 1)
         assert isinstance(outcomes[1], TaskError)
@@ -218,7 +219,7 @@ def test_tasks_may_submit_to_their_own_app(app: App, work: Callable[[], int]):
 
     one = root.submit(1)
     work()
-    assert leaf.batch(one.result()).wait(timeout=60) == "done"
+    assert leaf.batch(one.result()).wait(timeout=PATIENCE_S) == "done"
 
 
 def test_messages_in_messagepack_keep_bytes(redis_url: str):

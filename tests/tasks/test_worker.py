@@ -126,7 +126,7 @@ def wait_registered(apps: dict[str, App]) -> None:
     def are_there() -> bool:
         return all(app.queue.status().workers for app in apps.values())
 
-    wait_until(are_there, 60, why="the workers register")
+    wait_until(are_there, why="the workers register")
 
 
 @contextlib.contextmanager
@@ -204,7 +204,7 @@ def test_status_and_doctor_name_a_task_that_no_worker_has(program: Program, apps
     one = apps["images"].tasks["walk"].submit(1)
     started = program.start("worker", "--app", "mine:images")
     request = one.request
-    wait_until(lambda: request.progress().given_back, 60, why="the worker gives it back")
+    wait_until(lambda: request.progress().given_back, why="the worker gives it back")
     started.send_signal(signal.SIGTERM)
     ended = finish(started)
     assert "queue images: no worker has had the task walk" in ended.err
@@ -226,7 +226,7 @@ def test_status_and_doctor_name_a_task_that_no_worker_has(program: Program, apps
 def test_status_shows_how_far_a_call_is(program: Program, apps: dict[str, App]):
     one = apps["images"].task(name="walk_slowly")(nothing).submit()
     started = program.start("worker", "--app", "mine:images")
-    wait_until(lambda: b"30 of 100" in program("status", one.id).out, 60, why="a beat has it")
+    wait_until(lambda: b"30 of 100" in program("status", one.id).out, why="a beat has it")
     shown = program("status", one.id).out.decode()
     assert "1 sub-request not settled; sub-request 0 is at 30 of 100" in shown
     (holder,) = json.loads(program("status", one.id, "--json").out)["holders"]

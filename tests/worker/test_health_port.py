@@ -18,7 +18,7 @@ from fairlane.records import Demand
 from fairlane.worker import health_port
 from fairlane.worker.health_port import HealthPort, split_id
 from tests.support.run.for_each import for_each
-from tests.support.wait import wait_until
+from tests.support.wait import PATIENCE_S, wait_until
 from tests.worker.parts import ON_SINGLE
 
 if TYPE_CHECKING:
@@ -82,7 +82,7 @@ def look(port: HealthPort, selector: selectors.BaseSelector) -> None:
 
 def connect(port: HealthPort, request: bytes = b"") -> socket.socket:
     """Connects a client that has sent this."""
-    client = socket.create_connection(split_id(port.address), timeout=60)
+    client = socket.create_connection(split_id(port.address), timeout=PATIENCE_S)
     client.sendall(request)
     return client
 
@@ -346,7 +346,7 @@ def test_a_closed_port_refuses(port: HealthPort):
     """So others detect that the worker is dead."""
     port.close()
     with pytest.raises(ConnectionRefusedError):
-        socket.create_connection(split_id(port.address), timeout=60)
+        socket.create_connection(split_id(port.address), timeout=PATIENCE_S)
 
 
 @for_each("worker", ["0.0.0.0:7101", "[::]:7101", "0:7101", "::0:7101"])
@@ -366,7 +366,7 @@ def test_a_port_of_an_ipv6_address_answers(report: dict[str, Any]):
         port.watch(selector)
         host, number = split_id(port.address)
         assert host == "::1"
-        with socket.create_connection((host, number), timeout=60) as client:
+        with socket.create_connection((host, number), timeout=PATIENCE_S) as client:
             client.sendall(b"GET /healthz\r\n")
             assert json.loads(read(port, selector, client).partition(b"\r\n\r\n")[2]) == REPORT
 
@@ -386,8 +386,8 @@ def test_a_worker_answers_while_many_connections_send_nothing(queue: Queue, work
     address = split_id(worker.id)
     with contextlib.ExitStack() as stack:
         for _ in range(300):
-            stack.enter_context(socket.create_connection(address, timeout=60))
-        with urlopen(f"http://{worker.id}/healthz", timeout=60) as answer:
+            stack.enter_context(socket.create_connection(address, timeout=PATIENCE_S))
+        with urlopen(f"http://{worker.id}/healthz", timeout=PATIENCE_S) as answer:
             assert json.load(answer)["healthy"] is True
 
 

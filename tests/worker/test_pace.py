@@ -16,7 +16,7 @@ from fairlane.operations.request_state import (
 from fairlane.records import CallProgress
 from fairlane.worker.measures import Pace
 from tests.support.run.for_each import for_each
-from tests.support.wait import wait_until
+from tests.support.wait import PATIENCE_S, wait_until
 from tests.worker.parts import ON_SINGLE
 
 if TYPE_CHECKING:
@@ -96,7 +96,7 @@ def test_a_record_without_a_pace_has_none(text: str):
 @ON_SINGLE
 def test_a_worker_reports_its_pace_and_why_uses_it(queue: Queue, workers: Workers):
     workers.start("echo", concurrency=3)
-    queue.submit_request([b"x"] * 50).wait(20)
+    queue.submit_request([b"x"] * 50).wait(PATIENCE_S)
 
     def per_s() -> float:
         (worker,) = queue.workers().workers

@@ -21,6 +21,7 @@ from tests.chaos.producers.waiters import digest_of
 from tests.support.processes.workers import broken
 from tests.support.scripts.requests import once
 from tests.support.servers.clusters import slot_of
+from tests.support.wait import PATIENCE_S
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -58,7 +59,7 @@ class Glimpses:
     def close(self) -> None:
         """Ends, at the latest after the present call."""
         self._over.set()
-        self._thread.join(60)
+        self._thread.join(PATIENCE_S)
 
     def _work(self) -> None:
         self.enter()

@@ -13,14 +13,14 @@ import redis
 
 from tests.chaos.faults.fleet import pause
 from tests.support.servers.server_process import Server, _die_with_parent
-from tests.support.wait import wait_until
+from tests.support.wait import PATIENCE_S, wait_until
 
 if TYPE_CHECKING:
     from fairlane.queue import Queue
     from tests.chaos.faults.fleet import Fleet, Member
     from tests.chaos.faults.proxy import Running
 
-READY_S = 60.0
+READY_S = PATIENCE_S
 
 
 @dataclass

@@ -172,7 +172,7 @@ class Load:
     def close(self) -> None:
         self._over.set()
         for thread in [*self._threads, *([self._follower] if self._follower else [])]:
-            thread.join(60)
+            thread.join(PATIENCE_S)
 
     # ------------------------------------------------------------------ submission
 

@@ -11,7 +11,7 @@ from fairlane.protocol import keys
 from tests.chaos.evidence.journal import read
 from tests.chaos.faults.fleet import pause
 from tests.chaos.producers.load import Plan
-from tests.support.wait import wait_until
+from tests.support.wait import PATIENCE_S, wait_until
 
 if TYPE_CHECKING:
     from fairlane.queue import Queue
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from tests.chaos.faults.fleet import Fleet
     from tests.chaos.producers.load import Load
 
-WAIT_S = 60.0
+WAIT_S = PATIENCE_S
 
 
 @dataclass

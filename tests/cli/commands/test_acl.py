@@ -16,6 +16,7 @@ from fairlane.cli.commands.acl import PLACEHOLDER
 from fairlane.protocol import acl
 from tests.support.run.for_each import for_each
 from tests.support.servers.server_process import run_server
+from tests.support.wait import PATIENCE_S
 
 if TYPE_CHECKING:
     from tests.cli.program import Program
@@ -163,6 +164,6 @@ def spoken(port: int, line: str) -> bytes:
     words = [word.encode() for word in shlex.split(line, comments=False)]
     sent = b"*%d\r\n" % len(words)
     sent += b"".join(b"$%d\r\n%s\r\n" % (len(word), word) for word in words)
-    with socket.create_connection(("127.0.0.1", port), timeout=60) as caller:
+    with socket.create_connection(("127.0.0.1", port), timeout=PATIENCE_S) as caller:
         caller.sendall(sent)
         return caller.recv(4096)

@@ -8,7 +8,7 @@ import pty
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from tests.support.wait import wait_until
+from tests.support.wait import PATIENCE_S, wait_until
 
 if TYPE_CHECKING:
     import subprocess
@@ -26,7 +26,7 @@ class OnTerminal:
 
     def wait_for(self, text: str) -> None:
         """Reads until this text was drawn."""
-        wait_until(lambda: text.encode() in self._read(), 60, why=f"{text} is drawn")
+        wait_until(lambda: text.encode() in self._read(), why=f"{text} is drawn")
 
     def _read(self) -> bytes:
         """Returns all that was drawn so far."""
@@ -38,7 +38,7 @@ class OnTerminal:
 
     def end(self) -> int:
         """Waits for the end; returns the exit code."""
-        code = self.process.wait(30)
+        code = self.process.wait(PATIENCE_S)
         self._read()
         os.close(self.screen)
         return code

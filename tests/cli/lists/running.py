@@ -7,6 +7,7 @@ import os
 from typing import TYPE_CHECKING
 
 from tests.support.processes.prepared import Forked
+from tests.support.wait import PATIENCE_S
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -41,7 +42,7 @@ class Crew(contextlib.AbstractContextManager["Crew"]):
     def __exit__(self, *_: object) -> None:
         for one in self._all:
             one.kill()
-            one.wait(20)
+            one.wait(PATIENCE_S)
 
 
 @contextlib.contextmanager

@@ -11,7 +11,7 @@ import pytest
 from tests.cli.lists.running import Crew
 from tests.cli.program import NO_SERVER
 from tests.support.servers.server_process import run_server
-from tests.support.wait import wait_until
+from tests.support.wait import PATIENCE_S, wait_until
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -231,14 +231,14 @@ def test_forwarders_that_are_killed_lose_and_double_nothing_and_keep_the_order(
     with far.client() as client:
         for at in range(0, len(sent), 1_000):
             lists.lpush("orders", *sent[at : at + 1_000])
-            wait_until(partial(has, client, "copy", at + 150), 60)
+            wait_until(partial(has, client, "copy", at + 150))
             pid = int(lists.hget(STATE, "owner").split(b":")[-2])
             active = next(one for one in running if one.pid == pid)
             active.kill()
             running.remove(active)
             running.append(crew.fairlane(*words))
-        wait_until(partial(has, client, "copy", len(sent)), 60)
-        wait_until(lambda: not lists.exists("orders", FLIGHT), 60)
+        wait_until(partial(has, client, "copy", len(sent)))
+        wait_until(lambda: not lists.exists("orders", FLIGHT))
         assert rest(client, "copy") == sent
 
 
@@ -253,10 +253,10 @@ def test_a_forwarder_that_was_stopped_for_too_long_doubles_nothing(
     with far.client() as client:
         for at in range(0, 5_000, 1_000):
             lists.lpush("orders", *sent[at : at + 1_000])
-            wait_until(partial(has, client, "copy", at + 50), 60)
+            wait_until(partial(has, client, "copy", at + 50))
             first.send_signal(signal.SIGSTOP)
             second = crew.fairlane(*words)
-            wait_until(partial(has, client, "copy", at + 1_000), 60)
+            wait_until(partial(has, client, "copy", at + 1_000))
             first.send_signal(signal.SIGCONT)
             first, _ = second, first
         assert rest(client, "copy") == sent
@@ -270,14 +270,14 @@ def test_a_target_that_restarts_empty_gets_all_that_is_not_settled(
     """What the target had confirmed and lost is gone; the log of the forwarder names it."""
     with program.start(*words) as forwarder, far.client() as client:
         lists.lpush("orders", "a", "b")
-        wait_until(partial(has, client, "copy", 2), 60)
-        wait_until(lambda: not lists.exists(FLIGHT), 60)
+        wait_until(partial(has, client, "copy", 2))
+        wait_until(lambda: not lists.exists(FLIGHT))
         client.flushall()
         lists.lpush("orders", "c")
-        wait_until(partial(has, client, "copy", 1), 60)
+        wait_until(partial(has, client, "copy", 1))
         assert rest(client, "copy") == [b"c"]
         forwarder.terminate()
-        assert b"the target has lost messages" in forwarder.communicate(timeout=60)[1]
+        assert b"the target has lost messages" in forwarder.communicate(timeout=PATIENCE_S)[1]
 
 
 @pytest.mark.slow
@@ -289,11 +289,11 @@ def test_an_outage_of_the_target_ends_and_nothing_is_lost(
         forwarder = crew.fairlane("forward", *words)
         lists.lpush("orders", "a")
         with far.client() as client:
-            wait_until(partial(has, client, "copy", 1), 60)
+            wait_until(partial(has, client, "copy", 1))
             client.execute_command("CLIENT", "PAUSE", 1500, "ALL")
         lists.lpush("orders", "b")
         with far.client() as client:
-            wait_until(partial(has, client, "copy", 2), 60)
+            wait_until(partial(has, client, "copy", 2))
             assert rest(client, "copy") == [b"a", b"b"]
         assert forwarder.poll() is None
 
@@ -303,5 +303,5 @@ def test_sigterm_ends_the_lease(words: list[str], crew: Crew, lists: Any):
     forwarder = crew.fairlane(*words)
     wait_until(partial(lists.hexists, STATE, "owner"))
     forwarder.send_signal(signal.SIGTERM)
-    assert forwarder.wait(10) == 0
+    assert forwarder.wait(PATIENCE_S) == 0
     assert not lists.hexists(STATE, "owner")

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from tests.cli.lists.running import Crew
-from tests.support.wait import wait_until
+from tests.support.wait import PATIENCE_S, wait_until
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -98,7 +98,7 @@ def test_a_service_registers_itself_and_sigterm_takes_it_off(
     assert lists.lrange("demo:mpush:ids", -1, -1) == [b"9"]
     assert lists.hget("demo:mpush:9", "pid") == b"%d" % fanout.pid
     fanout.send_signal(signal.SIGTERM)
-    assert fanout.wait(10) == 0
+    assert fanout.wait(PATIENCE_S) == 0
     assert not lists.exists("demo:mpush:9", "demo:mpush:ids")
 
 
@@ -108,7 +108,7 @@ def test_a_service_whose_registration_is_deleted_ends(crew: Crew, program: Progr
     wait_until(partial(lists.exists, "demo:mpush:1"))
     lists.delete("demo:mpush:1")
     lists.lrem("demo:mpush:ids", -1, "1")
-    assert fanout.wait(20) == 0
+    assert fanout.wait(PATIENCE_S) == 0
     assert not lists.exists("demo:mpush:1", "demo:mpush:ids")
 
 
@@ -183,7 +183,7 @@ def test_a_done_message_and_one_that_is_not_done_in_time(crew: Crew, program: Pr
     lists.lpush(IN, "1", "2")
     wait_until(lambda: lists.llen("demo:mpush:message:ids") == 2)
     lists.lpush("demo:mpush:message:done", lists.hget("demo:mpush:message:xid:1", "id"))
-    wait_until(partial(lists.exists, "demo:mpush:metrics:timeout"), 60)
+    wait_until(partial(lists.exists, "demo:mpush:metrics:timeout"))
     assert lists.hget("demo:mpush:metrics:done", "count") == b"1"
     assert set(lists.hkeys("demo:mpush:metrics:done")) == {b"count", b"sum", b"max"}
     assert lists.hget("demo:mpush:metrics:timeout", "count") == b"1"

@@ -15,7 +15,7 @@ from fairlane.errors import InvalidArgument, SubscriberNotFound
 from fairlane.topics import AsyncTopic, Topic
 from tests.cli.lists.running import Crew
 from tests.support.both_faces import as_blocking, is_asyncio, on_both
-from tests.support.wait import wait_until
+from tests.support.wait import PATIENCE_S, wait_until
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -285,10 +285,10 @@ def test_readers_that_are_killed_lose_nothing(program: Program, topic: Topic, tm
     read = ("topic", "read", "news", "a", "--follow", "--redeliver", "1s")
     for number in range(1, 7):
         with path.open("ab") as out, program.start(*read, stdout=out) as reader:
-            wait_until(partial(is_read, topic, min(len(sent), 400 * number)), 30)
+            wait_until(partial(is_read, topic, min(len(sent), 400 * number)))
             reader.kill()
     with path.open("ab") as out, program.start(*read, stdout=out) as reader:
-        wait_until(lambda: topic.overview().subscribers[0].lag == 0, 60)
+        wait_until(lambda: topic.overview().subscribers[0].lag == 0)
         reader.terminate()
     found = Counter(path.read_bytes().split())
     assert set(found) >= set(sent)
@@ -309,9 +309,9 @@ def test_publishers_that_are_killed_publish_each_chunk_whole_or_not_at_all(
         for _ in range(3):
             before = topic.overview().published
             publisher = crew.fairlane("topic", "publish", "news", lines)
-            wait_until(partial(has_published, topic, before), 60)
+            wait_until(partial(has_published, topic, before))
             publisher.kill()
-            publisher.wait(10)
+            publisher.wait(PATIENCE_S)
             assert (topic.overview().published - before) % 1_000 == 0
 
 

@@ -36,7 +36,7 @@ from tests.support.run.for_each import for_each
 from tests.support.run.params import rest_but
 from tests.support.scripts.requests import listeners
 from tests.support.servers.server_process import run_server
-from tests.support.wait import wait_until
+from tests.support.wait import PATIENCE_S, wait_until
 from tests.worker.parts import ON_ONE_SERVER
 
 if TYPE_CHECKING:
@@ -224,7 +224,7 @@ def draw(
         wait_for_subscriber(redis_client)
         settle(redis_url, answer)
         drawn = read_all(screen)
-        assert process.wait(30) == 0
+        assert process.wait(PATIENCE_S) == 0
     return drawn
 
 
@@ -359,7 +359,7 @@ def test_the_bar_shows_that_redis_is_away(number: signal.Signals, alone: Program
             read_until(screen, b"Redis does not answer for ")
             process.send_signal(signal.SIGINT)
             assert b"detached" in read_all(screen).encode()
-            assert process.wait(30) == 130
+            assert process.wait(PATIENCE_S) == 130
 
 
 def read_until(screen: int, words: bytes) -> None:

@@ -18,6 +18,7 @@ from fairlane.queue import Queue
 from tests.cli.program import Program, bodies_of, settle
 from tests.support.run.for_each import for_each
 from tests.support.servers.server_process import run_server
+from tests.support.wait import PATIENCE_S
 
 if TYPE_CHECKING:
     import redis
@@ -57,7 +58,7 @@ def test_waiting_waits_for_all(program: Program, redis_url: str):
         assert process.stdout
         assert [len(process.stdout.readline()) for _ in range(3)] == [21, 21, 21]
         assert len(settle(redis_url, lambda _, body: body)) == 6
-        assert process.wait(30) == 0
+        assert process.wait(PATIENCE_S) == 0
 
 
 @pytest.mark.parametrize("content", [b"", b"# nothing\n\n"])

@@ -27,6 +27,7 @@ from tests.support.operations.lines import (
 )
 from tests.support.run.event_loop import in_event_loop
 from tests.support.scripts.requests import once
+from tests.support.wait import PATIENCE_S
 
 if TYPE_CHECKING:
     import redis
@@ -173,7 +174,7 @@ class Lane:
         if name not in {b"LMPOP", b"BLMPOP", b"BRPOP"}:
             return words[-1]
         if not self.found and name != b"LMPOP":
-            self.more.wait(20)
+            self.more.wait(PATIENCE_S)
         if not self.found:
             return None
         token = self.found.pop(0)

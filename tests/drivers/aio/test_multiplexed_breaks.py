@@ -27,6 +27,7 @@ from tests.support.operations.lines import (
 )
 from tests.support.run.event_loop import in_event_loop
 from tests.support.scripts.requests import once
+from tests.support.wait import PATIENCE_S
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -230,7 +231,7 @@ def cut_at(server: FakeServer, word: bytes, *, after: threading.Event) -> Any:
 
     def say(words: list[bytes]) -> Any:
         if words[-1] == word:
-            assert after.wait(20)
+            assert after.wait(PATIENCE_S)
             server.say = Says()
             raise ConnectionResetError
         return words[-1]
@@ -385,7 +386,7 @@ def slow_to_log_in(server: FakeServer) -> threading.Event:
 
     def slow(words: list[bytes]) -> Any:
         if words[0] == b"CLIENT":
-            assert gate.wait(20)
+            assert gate.wait(PATIENCE_S)
         return answer(words)
 
     server._answer = slow  # type: ignore[method-assign]

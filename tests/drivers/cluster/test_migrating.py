@@ -112,7 +112,7 @@ def test_a_waiter_follows_its_request(kind: str, cluster: Cluster, driver: SyncD
     got: list[Any] = []
     waiter = threading.Thread(target=lambda: got.append(perform(kind, driver, operation())))
     waiter.start()
-    assert listening.wait(20)
+    assert listening.wait(PATIENCE_S)
     cluster.move_slot(slot, other(cluster, slot))
 
     def is_subscribed() -> bool:
@@ -194,7 +194,7 @@ def test_a_script_waits_until_its_slot_has_arrived(kind: str, cluster: Cluster, 
     got: list[Any] = []
     caller = threading.Thread(target=lambda: got.append(perform(kind, driver, operation())))
     caller.start()
-    assert refused.wait(20)
+    assert refused.wait(PATIENCE_S)
     assert got == []
     cluster.move_keys(slot)
     cluster.finish_move(slot)

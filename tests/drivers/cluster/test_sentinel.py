@@ -17,6 +17,7 @@ from fairlane.queue import Queue
 from tests.support.operations.drivers import both, perform, run
 from tests.support.scripts.requests import once
 from tests.support.servers.sentinels import NAME, run_guarded
+from tests.support.wait import PATIENCE_S
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
     import redis
 
 
-UP_S = 60.0
+UP_S = PATIENCE_S
 
 
 # ------------------------------------------------------------------ Sentinel
@@ -59,7 +60,7 @@ def test_a_queue_behind_a_sentinel_takes_requests():
         assert request.progress().total == 2
         trio.demote_the_master()
         assert request.cancel()
-        assert request.wait(timeout=60) == "cancelled"
+        assert request.wait(timeout=PATIENCE_S) == "cancelled"
 
 
 @both
@@ -179,7 +180,7 @@ def test_connections_do_not_run_out(redis_url: str, redis_client: redis.Redis):
     with Queue.from_url(redis_url, patience_s=0) as queue:
         request = queue.submit_request([])
         for _ in range(300):
-            assert request.wait(timeout=60) == "done"
+            assert request.wait(timeout=PATIENCE_S) == "done"
         connected = redis_client.info("clients")["connected_clients"]
         assert connected < 20
 

@@ -17,7 +17,6 @@ PAGE = ROOT / "docs" / "how-to" / "use" / "flows.md"
 @pytest.mark.slow
 @ON_ONE_KIND
 @pytest.mark.rest
-@pytest.mark.timeout(400)
 def test_the_page_runs(redis_url: str, tmp_path: Path):
     with Shells(tmp_path, environment(redis_url)) as shells:
         shown = [shells.run(block) for block in blocks_of(PAGE)]

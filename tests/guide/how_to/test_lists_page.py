@@ -11,6 +11,7 @@ import redis
 
 from tests.guide.blocks import ON_ONE_KIND, ROOT, Shells, blocks_of, environment
 from tests.support.servers.clusters import run_cluster
+from tests.support.wait import PATIENCE_S
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -60,7 +61,7 @@ def test_the_transcript_of_a_cluster(tmp_path: Path):
                 continue
             done = subprocess.run(
                 ["bash", "-euo", "pipefail", "-c", command], cwd=tmp_path, env=env,
-                capture_output=True, text=True, timeout=60, check=False,
+                capture_output=True, text=True, timeout=PATIENCE_S, check=False,
             )  # fmt: skip
             assert (done.returncode, done.stdout) == (0, shown), f"{command}\n{done.stderr}"
 

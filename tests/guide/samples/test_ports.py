@@ -12,6 +12,7 @@ import pytest
 
 from fairlane.testing import run_tasks
 from tests.guide.blocks import ON_ONE_KIND, ROOT, Shells, blocks_of, environment
+from tests.support.wait import PATIENCE_S
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -58,7 +59,7 @@ def test_the_example_of_celery(redis_url: str):
     port = load("celery_add", redis_url)
     call = port.add.submit(4, 4)
     assert run_tasks(port.app) == 1
-    assert call.result(timeout=60) == 8
+    assert call.result(timeout=PATIENCE_S) == 8
 
 
 @ON_ONE_KIND
@@ -66,7 +67,7 @@ def test_the_example_of_rq(redis_url: str, page_url: str):
     port = load("rq_count_words", redis_url)
     call = port.count_words_at_url.submit(page_url)
     assert run_tasks(port.app) == 1
-    assert call.result(timeout=60) == 4
+    assert call.result(timeout=PATIENCE_S) == 4
 
 
 @ON_ONE_KIND
@@ -79,7 +80,7 @@ def test_the_example_of_docket(redis_url: str, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(port.asyncio, "sleep", sleep)
     call = port.long_task.submit()
     assert run_tasks(port.app) == 1
-    assert (call.wait(timeout=60), steps) == ("done", [1] * 100)
+    assert (call.wait(timeout=PATIENCE_S), steps) == ("done", [1] * 100)
 
 
 @pytest.mark.rest

@@ -26,7 +26,7 @@ from tests.support.scripts.requests import (
     settle,
     work_off,
 )
-from tests.support.wait import wait_until
+from tests.support.wait import PATIENCE_S, wait_until
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -42,7 +42,7 @@ def waiting(queue: Queue, lane: Lane) -> Iterator[Callable[[], Any]]:
 
     def run() -> None:
         try:
-            got.append(queue.request("r1").wait(60))
+            got.append(queue.request("r1").wait(PATIENCE_S))
         except Exception as error:  # noqa: BLE001  the test compares it
             got.append(error)
 

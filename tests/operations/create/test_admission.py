@@ -176,7 +176,7 @@ def test_a_stream_waits_while_workers_catch_up(queue: Queue, redis_url: str):
 
     try:
         queue.submit_request(bodies(), id="r1", max_wait=30)
-        wait_until(lambda: queue.request("r1").state() == "done", 60)
+        wait_until(lambda: queue.request("r1").state() == "done")
     finally:
         over.set()
         worker.join()

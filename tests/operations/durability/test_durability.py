@@ -24,7 +24,7 @@ from tests.support.scripts.requests import cut, next_slice, numbered, once, stor
 from tests.support.servers import server_process
 from tests.support.servers.backends import WITH_REPLICAS
 from tests.support.servers.replicas import Pair, in_step, run_pair
-from tests.support.wait import wait_until
+from tests.support.wait import PATIENCE_S, wait_until
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -102,7 +102,7 @@ def test_a_replica_that_does_not_answer_is_named_and_the_request_goes_on(queue: 
             "it"
         )
         assert sorted(work_off(queue.driver)) == numbered(3)
-    assert queue.request("r1").wait(10) == "done"
+    assert queue.request("r1").wait(PATIENCE_S) == "done"
 
 
 @pytest.mark.usefixtures("short")
@@ -196,7 +196,7 @@ def servers_client(queue: Queue) -> Any:
 def test_a_waiter_receives_an_end_that_the_replica_has(queue: Queue, pair: Pair):
     request = queue.submit_request(numbered(3), id="r1", durable=1)
     work_off(queue.driver)
-    assert request.wait(10) == "done"
+    assert request.wait(PATIENCE_S) == "done"
     with contextlib.closing(pair.replica.client()) as replica:
         assert replica.hget("req:{r1}", "state") == b"done"
 
@@ -207,8 +207,8 @@ def test_an_end_that_no_replica_confirms_is_not_durable(queue: Queue, pair: Pair
     with pair.frozen():
         work_off(queue.driver)
         with pytest.raises(NotDurable, match=r"has ended \(done\), but only 0 of 1 replica"):
-            request.wait(10)
-    assert request.wait(10) == "done"
+            request.wait(PATIENCE_S)
+    assert request.wait(PATIENCE_S) == "done"
 
 
 def test_an_end_that_a_failover_took_back_is_waited_for_again(queue: Queue):
@@ -268,13 +268,13 @@ def test_all_that_was_acknowledged_survives_the_primary(mortal: Pair):
                 submitted.append(request.id)
                 if i % 3 == 0:
                     work_off(queue.driver)
-                    request.wait(10)
+                    request.wait(PATIENCE_S)
                     ended.append(request.id)
 
     with Queue.from_url(mortal.primary.url, patience_s=0) as queue:
         producer = threading.Thread(target=go_on, args=(queue,))
         producer.start()
-        wait_until(lambda: len(submitted) > 60, 60, why="60 requests are submitted")
+        wait_until(lambda: len(submitted) > 60, why="60 requests are submitted")
         mortal.fail_over()
         producer.join(30)
     with Queue.from_url(mortal.replica.url) as queue:
@@ -282,7 +282,7 @@ def test_all_that_was_acknowledged_survives_the_primary(mortal: Pair):
         for name in submitted:
             assert queue.request(name).progress().total == 20
             assert broken(queue, name) == []
-        wait_until(lambda: drained(queue, submitted), 60, why="every request is done")
+        wait_until(lambda: drained(queue, submitted), why="every request is done")
 
 
 def drained(queue: Queue, names: list[str]) -> bool:

@@ -18,7 +18,7 @@ from fairlane.queue import Queue
 from tests.support.processes.workers import check_requests, check_settled_once, workers_of
 from tests.support.scripts.requests import Lane, dump, numbered, work_off
 from tests.support.servers import server_process
-from tests.support.wait import wait_until
+from tests.support.wait import PATIENCE_S, wait_until
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -206,9 +206,9 @@ def test_a_real_worker_drains_a_full_redis(queue: Queue, client: Any, tmp_path: 
     with workers_of(queue, client, tmp_path) as workers:
         workers.start("busy_noted", concurrency=2)
         for request in accepted:
-            assert request.wait(60) == "done"
-        producer.join(60)
-        assert late[0].wait(60) == "done"
+            assert request.wait(PATIENCE_S) == "done"
+        producer.join(PATIENCE_S)
+        assert late[0].wait(PATIENCE_S) == "done"
     check_requests(queue, client)
     for request in [*accepted, *late]:
         check_settled_once(request)

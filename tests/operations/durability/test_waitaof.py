@@ -16,6 +16,7 @@ from fairlane.queue import Queue
 from tests.support.operations.drivers import both, run
 from tests.support.scripts.requests import numbered, once, work_off
 from tests.support.servers.replicas import Pair, run_pair
+from tests.support.wait import PATIENCE_S
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -55,7 +56,7 @@ def test_a_submission_waits_for_the_disk(shared: Pair, client: Any):
         request = queue.submit_request(numbered(3), durable=1)
         assert asked(client) == 1
         work_off(queue.driver)
-        assert request.wait(10) == "done"
+        assert request.wait(PATIENCE_S) == "done"
         assert asked(client) > 1
 
 

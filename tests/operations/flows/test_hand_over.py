@@ -209,7 +209,7 @@ def test_a_step_whose_flow_was_never_submitted_is_given_up_after_an_hour(
     monkeypatch.setattr(hand_overs, "time_ms", lambda _: born + 3_610_000)
     plain.run(hand_over(SECOND))
     plain.client.zadd(keys.active("req"), {SECOND: 1.5})
-    wait_until(lambda: _looked(plain) and queue.request(SECOND).state() == "cancelled", 60)
+    wait_until(lambda: _looked(plain) and queue.request(SECOND).state() == "cancelled")
 
 
 def test_a_first_step_that_is_lost_before_any_look_cancels_the_others(plain: Any, queue: Queue):
@@ -243,7 +243,7 @@ def test_a_step_that_ended_while_the_producer_was_slow_is_no_success(
             queue.request(SECOND).cancel("enough")
         else:
             plain.client.hset(keys.request_hash(SECOND), "open_until", 5)
-            wait_until(lambda: _looked(plain) and queue.request(SECOND).state() == "cancelled", 60)
+            wait_until(lambda: _looked(plain) and queue.request(SECOND).state() == "cancelled")
 
     with pytest.raises(
         RequestEnded, match=r"step r\.2 was (gone|cancelled \(.*\)) before its flow"

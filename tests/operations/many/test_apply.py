@@ -27,6 +27,7 @@ from tests.support.operations.stepping import cut_off
 from tests.support.processes.workers import broken
 from tests.support.run.for_each import for_each
 from tests.support.scripts.requests import next_slice, once, settle, work_off
+from tests.support.wait import PATIENCE_S
 
 if TYPE_CHECKING:
     import redis
@@ -207,7 +208,7 @@ def test_deleted_requests_leave_free_ids(queue: Queue):
         list(request.results())
     again = queue.submit_request([b"other", b"content"], id="mine", priority=9)
     assert sorted(work_off(queue.driver)) == [b"content", b"other"]
-    assert again.wait(5) == "done"
+    assert again.wait(PATIENCE_S) == "done"
     log = [*queue.completions("0", follow=False)]
     assert [(one.id, one.total) for one in log] == [("mine", 1), ("mine", 2)]
     assert log[0].submitted_ms < log[1].submitted_ms

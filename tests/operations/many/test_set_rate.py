@@ -46,7 +46,7 @@ def test_a_request_that_waits_for_a_slow_rate_starts_with_a_faster_one(
         lane.driver.run(workers.promote("req"))
         return lane.client.llen(keys.lanes("req")[5]) > 0 and next_slice(lane)[0] == "ok"
 
-    wait_until(starts, 60)
+    wait_until(starts)
 
 
 def test_the_key_and_the_weight_of_a_request_stay(queue: Queue):

@@ -35,6 +35,7 @@ from tests.support.operations.lost_replies import ON_SINGLE, Forgetful
 from tests.support.operations.stepping import apart
 from tests.support.run.for_each import for_each
 from tests.support.scripts.requests import HOUR, cut, dump, once, work_off
+from tests.support.wait import PATIENCE_S
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -55,7 +56,7 @@ def initial(body: bytes) -> bytes:
 
 
 def bodies_of(request: Request) -> list[bytes | None]:
-    return [result.body for result in request.results(timeout=60)]
+    return [result.body for result in request.results(timeout=PATIENCE_S)]
 
 
 def counts(request: Request) -> tuple[int, int]:

@@ -23,6 +23,7 @@ from fairlane.protocol import keys
 from tests.support.both_faces import both_faces
 from tests.support.run.for_each import for_each
 from tests.support.scripts.requests import next_slice, once, settle, work_off
+from tests.support.wait import PATIENCE_S
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -34,7 +35,7 @@ if TYPE_CHECKING:
 
 
 def bodies_of(request: Request) -> list[bytes | None]:
-    return [result.body for result in request.results(timeout=60)]
+    return [result.body for result in request.results(timeout=PATIENCE_S)]
 
 
 @pytest.mark.rest
@@ -44,7 +45,7 @@ def test_workers_have_the_first_sub_requests_before_the_last_is_added(queue: Que
         assert request.state() == "active"
         assert [request.add("a"), request.add(b"b")] == [0, 1]
         work_off(queue.driver)
-        assert next(request.results(timeout=60)).body == b"done a"
+        assert next(request.results(timeout=PATIENCE_S)).body == b"done a"
         assert request.add_many(f"{n}" for n in range(2_500)) == request.added == 2_502
         assert request.progress().is_open
     assert not request.progress().is_open

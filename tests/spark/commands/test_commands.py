@@ -178,7 +178,7 @@ def test_ctrl_c_in_a_process_of_its_own_is_one_sentence(
     assert (ended.code, ended.out) == (130, b""), ended.err
     assert ended.err.splitlines()[-1] == "fairlane: interrupted"
     assert not redis_client.exists(keys.request_hash("r1"))
-    wait_until(lambda: not having(mark_of(program)), 60, why="nothing of it is left")
+    wait_until(lambda: not having(mark_of(program)), why="nothing of it is left")
     redis_client.flushdb()  # staged rows would be there for a day
 
 
@@ -365,7 +365,7 @@ def test_ctrl_c_while_spark_starts_leaves_no_java(program: Program):
     ended = finish(process)
     assert (ended.code, ended.out) == (130, b"")
     assert ended.err.splitlines()[-1] == "fairlane: interrupted"
-    wait_until(lambda: not having(mark), 60, why="nothing of it is left")
+    wait_until(lambda: not having(mark), why="nothing of it is left")
 
 
 def mark_of(program: Program) -> bytes:

@@ -23,7 +23,7 @@ from tests.spark.fleet import fleet_handlers as handlers
 from tests.spark.processes import workers_of
 from tests.spark.sink.sinks import numbers, write
 from tests.support.processes.workers import is_alive
-from tests.support.wait import wait_until
+from tests.support.wait import PATIENCE_S, wait_until
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     import redis
 
 ON_ONE_KIND = pytest.mark.parametrize("redis_server", ["single"], indirect=True)
-END_S = 60.0
+END_S = PATIENCE_S
 ROOT = Path(__file__).resolve().parents[3]
 
 

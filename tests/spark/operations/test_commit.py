@@ -30,6 +30,7 @@ from fairlane.spark.commit import (
 )
 from tests.support.operations.stepping import cut_off, cut_off_after, drive
 from tests.support.scripts.requests import once, stored, take_slice, waiting_bodies, work_off
+from tests.support.wait import PATIENCE_S
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -142,7 +143,7 @@ def test_all_partitions_come_in_their_order_and_the_request_is_sealed(
 def test_committed_rows_are_worked_off_once(writer: Writer, queue: Queue):
     writer.commit(writer.stage("r1", PARTITIONS))
     assert work_off(queue.driver) == EXPECTED
-    assert queue.request("r1").wait(timeout=60) == "done"
+    assert queue.request("r1").wait(timeout=PATIENCE_S) == "done"
     assert [one.index for one in queue.request("r1").results()] == [*range(11)]
 
 

@@ -11,6 +11,7 @@ pytest.importorskip("pyspark")
 from fairlane.queue import Queue
 from tests.spark.sink.sinks import numbers, rows, write
 from tests.support.scripts.requests import work_off
+from tests.support.wait import PATIENCE_S
 
 if TYPE_CHECKING:
     from fairlane.drivers.sync import SyncDriver
@@ -29,4 +30,4 @@ def test_rows_come_in_and_are_worked_off(
 ):
     write(numbers(spark, 3000), redis_url, request="r1", **options)
     assert sorted(work_off(driver)) == sorted(rows(3000))
-    assert Queue(driver).request("r1").wait(timeout=60) == "done"
+    assert Queue(driver).request("r1").wait(timeout=PATIENCE_S) == "done"

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from fairlane.drivers.aio import AsyncDriver
 from fairlane.protocol.steps import Batch, Command
 from tests.support.scripts.requests import once
+from tests.support.wait import PATIENCE_S
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable
@@ -29,7 +30,7 @@ class Says:
 
     def __call__(self, words: list[bytes]) -> Any:
         if words[-1] == self.hold:
-            assert self.go.wait(20)
+            assert self.go.wait(PATIENCE_S)
         return words[-1]
 
 

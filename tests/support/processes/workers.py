@@ -17,7 +17,7 @@ from fairlane.protocol import keys, scripts
 from fairlane.protocol.steps import Command
 from tests.support.processes.prepared import ROOT, Forked
 from tests.support.scripts.requests import once
-from tests.support.wait import wait_until
+from tests.support.wait import PATIENCE_S, wait_until
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from fairlane.request import Request
 
 FOLDER = "FAIRLANE_TEST_FOLDER"  # where a handler finds its notes and gates
-END_S = 60.0
+END_S = PATIENCE_S
 
 
 class Folder:

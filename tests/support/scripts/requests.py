@@ -18,6 +18,7 @@ from fairlane.protocol.request_hash import PACKED, unpacked
 from fairlane.protocol.steps import Batch, Command, NextChunk, SingleServer, forward
 from tests.support.scripts.called import called
 from tests.support.scripts.generate import reply_class
+from tests.support.wait import PATIENCE_S
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -513,13 +514,13 @@ def listening(client: redis.Redis, channel: str) -> Iterator[Callable[[], list[b
         get = getattr(ear, "get_sharded_message", ear.get_message)
         get = get if sharded else ear.get_message
         (ear.ssubscribe if sharded else ear.subscribe)(channel)
-        assert (get(timeout=60) or {})["type"].endswith("subscribe")
+        assert (get(timeout=PATIENCE_S) or {})["type"].endswith("subscribe")
 
         def received() -> list[bytes]:
             publish(client, channel, "the end")
             found: list[bytes] = []
             while True:
-                message = get(timeout=60)
+                message = get(timeout=PATIENCE_S)
                 assert message is not None
                 if message["data"] == b"the end":
                     return found

@@ -29,7 +29,7 @@ from redis.retry import Retry
 from fairlane.embedded import ServerBinary, find_server
 from tests.support.servers import server_process
 from tests.support.servers.server_process import HOST, SLOTS
-from tests.support.wait import wait_until
+from tests.support.wait import PATIENCE_S, wait_until
 
 if TYPE_CHECKING:
     import subprocess
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
     from tests.support.security import Security
 
-OK_S = 60.0
+OK_S = PATIENCE_S
 ANSWER_S = 10.0
 MIGRATE_MS = 5_000
 BATCH = 100

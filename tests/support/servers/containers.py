@@ -22,7 +22,7 @@ import redis
 from redis.backoff import NoBackoff
 from redis.retry import Retry
 
-from tests.support.wait import wait_until
+from tests.support.wait import PATIENCE_S, wait_until
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -34,7 +34,7 @@ HOST = "127.0.0.1"
 PORT = "6379/tcp"
 SERVER = 'exec "$(command -v valkey-server || command -v redis-server)" "$@"'
 PING_S = 5
-READY_S = 60.0
+READY_S = PATIENCE_S
 SOCKET = "unix:///var/run/docker.sock"
 
 

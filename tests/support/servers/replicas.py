@@ -10,14 +10,14 @@ from unittest.mock import patch
 
 from fairlane import settings
 from tests.support.servers import server_process
-from tests.support.wait import wait_until
+from tests.support.wait import PATIENCE_S, wait_until
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     import redis
 
-UP_S = 60.0
+UP_S = PATIENCE_S
 CONFIRM_MS = 5_000  # a test of a late replica sets a shorter time
 
 

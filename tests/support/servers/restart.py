@@ -7,12 +7,12 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from tests.support.servers import server_process
-from tests.support.wait import wait_until
+from tests.support.wait import PATIENCE_S, wait_until
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-UP_S = 60.0
+UP_S = PATIENCE_S
 AOF = ("--appendonly", "yes", "--appendfsync")
 
 

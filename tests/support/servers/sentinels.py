@@ -14,7 +14,7 @@ import redis
 from tests.support.security import ADMIN, ADMIN_PASSWORD
 from tests.support.servers import server_process
 from tests.support.servers.server_process import HOST, Server
-from tests.support.wait import wait_until
+from tests.support.wait import PATIENCE_S, wait_until
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -22,8 +22,8 @@ if TYPE_CHECKING:
     from tests.support.security import Security
 
 NAME = "mymaster"
-UP_S = 60.0
-FAILOVER_S = 60.0  # a failover that got no votes is tried again after twice its own time-out
+UP_S = PATIENCE_S
+FAILOVER_S = PATIENCE_S  # a failover that got no votes is tried again after twice its own time-out
 
 
 @dataclass

@@ -26,7 +26,7 @@ from redis.retry import Retry
 
 from fairlane.embedded import ServerBinary, find_server
 from fairlane.embedded.server import bundled_folders, fit_servers, identify
-from tests.support.wait import wait_until
+from tests.support.wait import PATIENCE_S, wait_until
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -44,7 +44,7 @@ BUS_OFFSET = 10_000
 # server is still free when the server comes back.
 PORTS = range(11_000, 22_000)
 TRIES = 5
-READY_S = 60.0
+READY_S = PATIENCE_S
 
 _PR_SET_PDEATHSIG = 1
 _LIBC = ctypes.CDLL(None, use_errno=True) if sys.platform == "linux" else None

@@ -19,7 +19,7 @@ from fairlane.web.bulk import MOST_IDS
 from fairlane.web.route import MOST_ITEMS
 from tests.cli.program import Program
 from tests.support.servers.server_process import run_server
-from tests.support.wait import wait_until
+from tests.support.wait import PATIENCE_S, wait_until
 from tests.web.calls import is_problem, submit, take
 from tests.web.dashboard.test_dashboard import Named
 from tests.web.serving import Serving
@@ -94,7 +94,7 @@ def test_readers_of_results_share_their_connection(serving: Serving, redis_url: 
                 assert serving.call("POST", path, {"result": one["body"]}).status == 204
         assert len(client.client_list()) < before + 10
         for reader in readers:
-            out, _ = reader.communicate(timeout=60)
+            out, _ = reader.communicate(timeout=PATIENCE_S)
             assert sorted(json.loads(line)["body"] for line in out.splitlines()) == ["a", "b"]
 
 
@@ -113,7 +113,7 @@ def test_a_caller_has_a_bounded_number_of_long_calls(monkeypatch: pytest.MonkeyP
 def upload(serving: Serving, name: str) -> socket.socket:
     """Begins an upload, of which Redis has the first chunk."""
     host, port = serving.url.removeprefix("http://").split(":")
-    line = socket.create_connection((host, int(port)), timeout=60)
+    line = socket.create_connection((host, int(port)), timeout=PATIENCE_S)
     head = f"POST /v1/requests?id={name} HTTP/1.1\r\nHost: localhost\r\n{NDJSON}\r\n"
     line.sendall(f"{head}Transfer-Encoding: chunked\r\n\r\n".encode())
     line.sendall(b"1770\r\n" + b"x\n" * 3_000 + b"\r\n")
@@ -131,7 +131,8 @@ def test_an_upload_that_the_end_of_the_server_breaks_is_withdrawn(program: Progr
         assert found.startswith(b"HTTP/1.1 503 ")
         assert b"the server stops" in found
         assert b"application/problem+json" in found
-        assert serving.running.process.wait(60) == 0  # a second signal would cut its end short
+        # a second signal would cut its end short
+        assert serving.running.process.wait(PATIENCE_S) == 0
         assert [one.id for one in queue.list_requests(limit=10).requests] == []
 
 

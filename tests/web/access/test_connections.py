@@ -18,6 +18,7 @@ from fairlane.web import server as connections
 from fairlane.web.answers import SAFE_HEADERS
 from fairlane.web.server import Connection, Door
 from tests.support.run.for_each import for_each
+from tests.support.wait import PATIENCE_S
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable
@@ -80,7 +81,7 @@ async def running(door: Door) -> AsyncIterator[Running]:
 
 
 async def until(condition: Callable[[], bool]) -> None:
-    async with asyncio.timeout(60):
+    async with asyncio.timeout(PATIENCE_S):
         while not condition():  # noqa: ASYNC110  nothing announces it
             await asyncio.sleep(0)
 
@@ -211,7 +212,7 @@ def test_a_call_whose_end_is_not_clear_ends_its_connection(serving: Serving, hea
     version = "1.1" if "Length" in head else "1.0"
     host, port = serving.url.removeprefix("http://").split(":")
     second = "GET /livez HTTP/1.1\r\nHost: localhost\r\n\r\n"
-    with socket.create_connection((host, int(port)), timeout=60) as line:
+    with socket.create_connection((host, int(port)), timeout=PATIENCE_S) as line:
         line.sendall(
             f"POST /messages HTTP/{version}\r\nHost: localhost\r\n{head}\r\n\r\n0\r\n\r\n"
             f"{second}".encode()

@@ -18,7 +18,7 @@ from fairlane.web.webhooks import GIVE_UP_MS, Deliverer, Posted, failed, is_publ
 from tests.support.run.event_loop import in_event_loop
 from tests.support.run.for_each import for_each
 from tests.support.run.params import rest_but
-from tests.support.wait import wait_until
+from tests.support.wait import PATIENCE_S, wait_until
 from tests.web.calls import end_one, is_problem, submit, take
 from tests.web.receiver import Receiver, receiving
 from tests.web.serving import Serving
@@ -146,7 +146,7 @@ def test_nothing_is_missed_while_no_server_runs_or_one_is_killed(
     program("submit", "-", "--id", "r2", stdin=b"a\n")
     program("cancel", "r2")
     with Serving(program, PRIVATE):  # it waits until the lock of the killed one is over
-        wait_until(lambda: "r2" in receiver.ids, 60)
+        wait_until(lambda: "r2" in receiver.ids)
     assert set(receiver.ids) == {"r1", "r2"}
 
 
@@ -294,7 +294,7 @@ async def test_a_bug_ends_no_delivery_and_is_logged(
     monkeypatch.setattr(settings, "POLL_S", 0.0)
     async with aio.Queue.from_url(redis_url) as queue:
         work = asyncio.create_task(Deliverer(queue).run())
-        async with asyncio.timeout(60):
+        async with asyncio.timeout(PATIENCE_S):
             await third.wait()
         work.cancel()
         await asyncio.gather(work, return_exceptions=True)

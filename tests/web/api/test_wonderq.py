@@ -128,7 +128,7 @@ def test_a_message_comes_back_after_the_visibility_time(
         name = post(serving, "one")
         assert serving.curl("/messages").json == [{"id": name, "message": "one"}]
         let_expire(redis_client, name)
-        again = wait_until(lambda: serving.curl("/messages").json, 60)
+        again = wait_until(lambda: serving.curl("/messages").json)
         assert again == [{"id": name, "message": "one"}]
         assert serving.curl("-X", "DELETE", f"/messages/{name}").status == 204
 

@@ -12,7 +12,7 @@ from fairlane.protocol import keys
 from fairlane.protocol.steps import Command
 from tests.support.processes.workers import check_settled_once
 from tests.support.scripts.requests import numbered, once
-from tests.support.wait import wait_until
+from tests.support.wait import PATIENCE_S, wait_until
 from tests.worker.parts import ON_SINGLE
 
 if TYPE_CHECKING:
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from tests.support.processes.workers import Workers
 
 THREE_STEPS = Flow("access").step("one", limit=4).step("two", limit=4).step("three", limit=4)
-SOON_S = 60.0
+SOON_S = PATIENCE_S
 
 
 def start(queue: Queue, flow: Flow, count: int) -> None:

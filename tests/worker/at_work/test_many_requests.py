@@ -241,9 +241,9 @@ def test_a_unit_that_is_idle_again_takes_many_tokens_in_one_call(queue: Queue, w
     """It does so on every kind of server: by one pop, or by two."""
     requests = many(queue, 60)
     worker = workers.start("echo")
-    wait_until(lambda: all(one.progress().ended for one in requests), 60, why="all are done")
+    wait_until(lambda: all(one.progress().ended for one in requests), why="all are done")
     more = [queue.submit_request([b"%d" % i], id=f"more{i}") for i in range(60)]
-    wait_until(lambda: all(one.progress().ended for one in more), 60, why="all are done")
+    wait_until(lambda: all(one.progress().ended for one in more), why="all are done")
     assert worker.wait_health(held=0)["done"] == 120
     check_each(requests)
     check_each(more)

@@ -46,7 +46,7 @@ def taker(queue: Queue) -> Iterator[Callable[[float], Forked]]:
         yield start
         for one in running:
             one.kill()
-            one.wait(10)
+            one.wait(PATIENCE_S)
 
 
 def held(request: Request) -> int:
@@ -63,7 +63,7 @@ def test_what_a_killed_program_had_is_taken_by_another(
     first = taker(1)
     wait_until(lambda: held(request) and request.progress().done, why="some are held, some done")
     first.kill()
-    first.wait(10)
+    first.wait(PATIENCE_S)
     while not request.progress().ended:
         for one in queue.take(100, wait_s=1):
             one.done(one.body)
@@ -80,7 +80,7 @@ def test_a_worker_takes_back_and_does_what_a_killed_program_had(
     first = taker(1)
     wait_until(lambda: held(request) and request.progress().done, why="some are held, some done")
     first.kill()
-    first.wait(10)
+    first.wait(PATIENCE_S)
     workers.start("echo")
     assert request.wait(timeout=PATIENCE_S) == "done"
     check_settled_once(request)
@@ -106,7 +106,7 @@ def test_programs_and_workers_share_requests_and_each_sub_request_counts_once(
     threads = [threading.Thread(target=drain) for _ in range(2)]
     for thread in threads:
         thread.start()
-    wait_until(lambda: requests[0].progress().done > 10, 60, why="some are done")
+    wait_until(lambda: requests[0].progress().done > 10, why="some are done")
     killed.kill()
     workers.start("echo")
     for thread in threads:

@@ -9,6 +9,7 @@ import pytest
 
 from fairlane.protocol import keys
 from fairlane.protocol.lua import Dialect, library
+from tests.support.wait import PATIENCE_S
 from tests.worker.faults.test_redis import POPS, commands_until
 from tests.worker.parts import ON_SINGLE
 
@@ -71,4 +72,4 @@ def test_units_are_quiet_while_another_one_holds_the_last_sub_request(
     assert len(pops) <= 3 * 3, "each unit's pop blocks for two seconds"
     assert redis_client.llen(keys.lanes("req")[5]) == 0
     folder.open_gate()
-    assert request.wait(timeout=60) == "done"
+    assert request.wait(timeout=PATIENCE_S) == "done"

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 BEFORE, AFTER = 6, 30
 BODIES = [b"%d" % i for i in (*range(BEFORE), 999, *range(BEFORE + 1, BEFORE + 1 + AFTER))]
-SOON_S = 60.0  # the promise is 0.1 s; the machine of the tests may be busy
+SOON_S = PATIENCE_S  # the promise is 0.1 s; the machine of the tests may be busy
 
 
 def begin(queue: Queue, folder: Folder, limit: int = 3, **options: Any) -> Request:

@@ -10,6 +10,7 @@ import pytest
 from fairlane.errors import InvalidArgument
 from fairlane.operations.audit import Audit
 from fairlane.protocol import keys
+from tests.support.wait import PATIENCE_S
 from tests.worker.parts import ON_SINGLE
 
 if TYPE_CHECKING:
@@ -77,9 +78,9 @@ def test_a_paused_request_leaves_its_turns_to_others(queue: Queue, workers: Work
     submit_all(queue, "acme", 2, 5)
     queue.request("acme-0").pause()
     worker = workers.start("echo")
-    assert queue.request("acme-1").wait(timeout=60) == "done"
+    assert queue.request("acme-1").wait(timeout=PATIENCE_S) == "done"
     queue.request("acme-0").resume()
-    assert queue.request("acme-0").wait(timeout=60) == "done"
+    assert queue.request("acme-0").wait(timeout=PATIENCE_S) == "done"
     worker.stop()
 
 

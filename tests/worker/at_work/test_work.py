@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tests.support.processes.workers import check_settled_once
+from tests.support.wait import PATIENCE_S
 from tests.worker.parts import ON_SINGLE
 
 if TYPE_CHECKING:
@@ -80,7 +81,7 @@ def test_results_name_their_worker(queue: Queue, workers: Workers):
     """The name is the id that is also its address."""
     request = queue.submit_request(numbers(3))
     worker = workers.start("echo")
-    assert request.wait(timeout=60) == "done"
+    assert request.wait(timeout=PATIENCE_S) == "done"
     assert {result.worker for result in request.results()} == {worker.id}
 
 
@@ -133,7 +134,7 @@ def test_an_urgent_request_waits_for_one_slice_at_most(
     folder.wait_noted("bulk", 3000)
     urgent = queue.submit_request([b""], priority=0, id="urgent")
     returned = monotonic_ns()
-    assert urgent.wait(timeout=60) == "done"
+    assert urgent.wait(timeout=PATIENCE_S) == "done"
     seen = folder.notes()
     began = int(folder.noted("urgent")[0][0])
     between = [at for name, at in seen if name == "bulk" and returned < int(at) < began]
@@ -141,7 +142,7 @@ def test_an_urgent_request_waits_for_one_slice_at_most(
     behind = folder.wait_noted("bulk", len(seen) + 1)
     assert int(behind[-1][0]) > began, "the unit was busy before and after"
     bulk.cancel()
-    bulk.wait(timeout=60)
+    bulk.wait(timeout=PATIENCE_S)
 
 
 @ON_SINGLE

@@ -39,7 +39,7 @@ POPS = ("BRPOP ", "BLMPOP ")  # of one token, and of several
 
 def wait_done(request: Request, count: int) -> None:
     """Waits until so many sub-requests are done, or all of them."""
-    wait_until(lambda: _is_done(request, count), 60, why=f"{count} are done")
+    wait_until(lambda: _is_done(request, count), why=f"{count} are done")
 
 
 def _is_done(request: Request, count: int) -> bool:

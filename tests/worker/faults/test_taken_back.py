@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from tests.support.processes.workers import Workers
 
 pytestmark = [pytest.mark.server, pytest.mark.slow]
-SOON_S = 60.0
+SOON_S = PATIENCE_S
 
 
 @pytest.fixture

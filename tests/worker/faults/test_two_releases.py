@@ -63,7 +63,7 @@ def run_worker(
     try:
         yield process
         process.send_signal(signal.SIGTERM)
-        assert process.wait(30) == 0, (other / "log").read_text()
+        assert process.wait(PATIENCE_S) == 0, (other / "log").read_text()
     finally:
         process.kill()
         process.wait()

@@ -22,6 +22,7 @@ from fairlane.protocol import keys
 from fairlane.worker import Worker
 from tests.support.processes.workers import Folder, check_settled_once
 from tests.support.run.params import rest_but
+from tests.support.wait import PATIENCE_S
 from tests.worker.handlers import spend_async
 from tests.worker.parts import ON_SINGLE
 
@@ -427,9 +428,9 @@ def test_a_body_that_kills_whole_workers_kills_no_more_than_its_attempts(
     for _ in range(2):
         worker = workers.start("kill_parent")
         worker.hurt = True
-        killed.append(worker.process.wait(20))
+        killed.append(worker.process.wait(PATIENCE_S))
     last = workers.start("kill_parent")
-    assert request.wait(timeout=60) == "done"
+    assert request.wait(timeout=PATIENCE_S) == "done"
     assert killed == [-signal.SIGKILL] * 2
     (result,) = request.results()
     assert (result.status, result.attempt) == ("dead", 2)

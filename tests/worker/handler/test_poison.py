@@ -20,6 +20,7 @@ from fairlane.worker.calls import Outcome, Runner
 from fairlane.worker.child import Assignment
 from fairlane.worker.pool import ProcessPool
 from tests.support.processes.workers import Folder, broken, check_settled_once, is_alive
+from tests.support.wait import PATIENCE_S
 from tests.worker.handlers import echo, spend_async
 from tests.worker.parts import ON_SINGLE, entries_of, slice_of, unit_of_its_own, work_off
 
@@ -241,7 +242,7 @@ def start_and_signal(body: bytes) -> str:
     with subprocess.Popen(["cat"], stdin=subprocess.PIPE) as program:
         program.send_signal(int(body))
         try:
-            return str(program.wait(10))
+            return str(program.wait(PATIENCE_S))
         except subprocess.TimeoutExpired:
             program.kill()
             return "deaf"

@@ -136,7 +136,7 @@ def test_a_worker_that_ends_when_idle_reports_that_its_queue_is_paused(
     request = queue.submit_request([b"x"])
     worker = workers.start("echo", until_idle=True)
     why = f"nothing can start: waiting for request {request.id} (queue req is paused until it is"
-    wait_until(lambda: why in worker.said(), 60, why="the idle report")
+    wait_until(lambda: why in worker.said(), why="the idle report")
     queue.resume()
     assert worker.wait() == 0
     assert request.state() == "done"
@@ -166,7 +166,7 @@ def test_quick_handlers_stop_soon_after_a_pause(queue: Queue, workers: Workers, 
     """This holds also for units that acquire further leases while they handle the first ones."""
     request = queue.submit_request([b"x"] * 200_000, limit=4)
     worker = workers.start(handler, processes=2)
-    wait_until(lambda: request.progress().done > 1_000, 60, why="work is done")
+    wait_until(lambda: request.progress().done > 1_000, why="work is done")
     queue.pause()
     wait_paused(worker)
     wait_until(lambda: request.progress().held == 0, why="nothing is held")

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from fairlane.protocol import keys
-from tests.support.wait import wait_until
+from tests.support.wait import PATIENCE_S, wait_until
 
 if TYPE_CHECKING:
     import redis
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from fairlane.queue import Queue
     from tests.support.processes.workers import Folder, Workers
 
-SOON_S = 60.0
+SOON_S = PATIENCE_S
 
 
 def starts(folder: Folder) -> list[float]:

@@ -286,13 +286,13 @@ def fill(noisy: Noisy, queue: Queue, folder: Folder, client: Any) -> Any:
     """Submits a request whose handler fills the pipe, while the supervisor logs three deaths."""
     filling = queue.submit_request([b"fill"], lease=1)
     folder.wait_noted("fill")
-    wait_until(noisy.is_full, 60, why="the pipe is full")
+    wait_until(noisy.is_full, why="the pipe is full")
     dying = queue.submit_request([b"die"], attempts=4, backoff=(0.01, 0.02))
     folder.open_gate("full")
     assert dying.wait(timeout=PATIENCE_S) == "done"
     leases = keys.leases(filling.id)
     ((permit, first),) = client.zrange(leases, 0, -1, withscores=True)
-    wait_until(lambda: client.zscore(leases, permit) > first + 2_000, 60, why="it is extended")
+    wait_until(lambda: client.zscore(leases, permit) > first + 2_000, why="it is extended")
     folder.open_gate()
     assert filling.wait(timeout=PATIENCE_S) == "done"
     assert folder.noted("fill") == [["1"]], "it ran once"
@@ -307,7 +307,7 @@ def test_a_full_pipe_costs_no_lease_and_keeps_no_worker_from_ending(
     fill(noisy, queue, Folder(tmp_path), redis_client)
     assert noisy.is_full()
     noisy.process.send_signal(signal.SIGTERM)
-    assert noisy.process.wait(30) == 0
+    assert noisy.process.wait(PATIENCE_S) == 0
 
 
 @pytest.mark.rest
@@ -319,7 +319,7 @@ def test_the_last_lines_come_out_when_the_reader_reads_again(
     fill(noisy, queue, Folder(tmp_path), redis_client)
     noisy.process.send_signal(signal.SIGTERM)
     said = noisy.read_to_the_end().replace(b"x", b"").decode().splitlines()
-    assert noisy.process.wait(30) == 0
+    assert noisy.process.wait(PATIENCE_S) == 0
     assert sum("ended by signal 9 (SIGKILL)" in line for line in said) == 3
     assert said[-2].endswith("drains: it finishes what it holds; a second signal stops it now")
     assert said[-1].startswith("fairlane: worker 127.0.0.1:")

@@ -10,7 +10,7 @@ import pytest
 
 from fairlane.records import Demand
 from fairlane.worker.leader import EVERY_S, NEVER, Beat, DemandGauge, Maintenance
-from tests.support.wait import wait_until
+from tests.support.wait import PATIENCE_S, wait_until
 from tests.worker.maintenance.test_leader import NOWHERE
 from tests.worker.parts import ON_SINGLE
 
@@ -95,10 +95,10 @@ def test_the_metrics_of_a_worker_have_the_demand_of_its_queue(queue: Queue, work
     worker = workers.start("echo")
     request = queue.submit_request([b"x"] * 10, limit=4, delay=3600)
     ready = queue.submit_request([b"x"], limit=4)
-    ready.wait(20)
+    ready.wait(PATIENCE_S)
 
     def metrics() -> list[str]:
-        with urlopen(f"http://{worker.id}/metrics", timeout=60) as answer:
+        with urlopen(f"http://{worker.id}/metrics", timeout=PATIENCE_S) as answer:
             lines: list[str] = answer.read().decode().splitlines()
             return lines
 

@@ -17,7 +17,7 @@ from fairlane.worker.board import LeaseBoard
 from fairlane.worker.leader import NEVER, Beat, Maintenance
 from tests.support.operations.upkeep import ACTIVE
 from tests.support.scripts.requests import MINUTE
-from tests.support.wait import wait_until
+from tests.support.wait import PATIENCE_S, wait_until
 from tests.worker.maintenance.test_leader import (
     HERE,
     NOWHERE,
@@ -59,7 +59,7 @@ class SlowDriver:
         name = operation.__qualname__
         operation.close()
         self.began.append(name)
-        assert self.may_end.acquire(timeout=60)
+        assert self.may_end.acquire(timeout=PATIENCE_S)
         answer = self.answers.get(name, 0)
         if isinstance(answer, Exception):
             raise answer

@@ -9,7 +9,7 @@ import pytest
 
 from fairlane.errors import NodeAway, RedisUnreachable
 from fairlane.worker.leader import NEVER, Beat, Duty
-from tests.support.wait import wait_until
+from tests.support.wait import PATIENCE_S, wait_until
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -29,7 +29,7 @@ class Work:
 
     def __call__(self) -> float:
         self.runs += 1
-        assert self.may_end.wait(20)
+        assert self.may_end.wait(PATIENCE_S)
         self.ended.release()
         if isinstance(self.result, Exception):
             raise self.result
@@ -105,7 +105,7 @@ def test_an_earlier_moment_that_was_set_meanwhile_is_kept(duty: Duty, work: Work
     wait_until(lambda: work.runs == 1, why="it runs")
     duty.due(now[0] + LATER)
     work.may_end.set()
-    assert work.ended.acquire(timeout=60)
+    assert work.ended.acquire(timeout=PATIENCE_S)
     assert duty.at == now[0] + LATER
 
 

@@ -18,6 +18,7 @@ from fairlane.errors import HandlerNotFound
 from fairlane.tasks.serve import TaskCalls
 from fairlane.worker import Worker, termination
 from fairlane.worker.handlers import load_object
+from tests.support.wait import PATIENCE_S
 from tests.worker.parts import ON_SINGLE
 
 if TYPE_CHECKING:
@@ -117,7 +118,7 @@ def test_what_an_async_start_sets_reaches_each_call(queue: Queue, concurrency: i
 
     runs = [task.submit() for task in app.tasks.values()]
     Worker(queue, TaskCalls([app]).handler(), concurrency=concurrency).run(until_idle=True)
-    assert {run.result(timeout=60) for run in runs} == {"set"}
+    assert {run.result(timeout=PATIENCE_S) for run in runs} == {"set"}
 
 
 def test_threads_and_exit_hooks_of_an_imported_module_are_noted(

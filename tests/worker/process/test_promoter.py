@@ -53,21 +53,21 @@ def test_a_token_that_comes_late_into_the_queue_is_still_promoted(tries: Any):
     """A busy machine may send the insertion long after its delay was noted."""
     found = tries(*[0] * 8, 1)
     made = begun(1)
-    wait_until(lambda: found.count == 9, 60)
-    wait_until(lambda: not made._due, 60)
+    wait_until(lambda: found.count == 9)
+    wait_until(lambda: not made._due)
 
 
 def test_what_another_process_promotes_is_given_up(tries: Any):
     found = tries()
     made = begun(1)
-    wait_until(lambda: found.count >= 8 and not made._due, 60)
+    wait_until(lambda: found.count >= 8 and not made._due)
     assert found.count < 12
 
 
 def test_one_token_that_was_promoted_leaves_the_tries_for_the_other(tries: Any):
     found = tries(1, 0, 0, 1)
     made = begun(1, 1.1)
-    wait_until(lambda: found.count >= 2 and not made._due, 60)
+    wait_until(lambda: found.count >= 2 and not made._due)
 
 
 def test_a_long_delay_is_left_to_the_leader(tries: Any):
