@@ -208,7 +208,7 @@ def test_the_lag_of_a_fanout_and_its_services(program: Program, lists: Any):
 
 @pytest.mark.rest
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_a_signal_ends_it(number: signal.Signals, crew: Crew, lists: Any):
+def test_a_signal_ends_it_within_the_pop_timeout(number: signal.Signals, crew: Crew, lists: Any):
     fanout = crew.fairlane("fanout", *LISTS, "--pop-timeout", "2")
     lists.lpush("q:in", "one")
     wait_until(partial(lists.llen, "q:b"))
