@@ -9,7 +9,7 @@ import pytest
 from opentelemetry import trace
 from opentelemetry.trace import SpanKind, StatusCode
 
-from fairlane import App
+from fairlane import App, tracing
 from fairlane.tasks.serve import TaskCalls
 from fairlane.worker import Reject, Retry, batch_handler
 from fairlane.worker.calls import Runner, traced
@@ -151,7 +151,9 @@ def test_the_time_of_an_async_call_begins_before_its_first_step(
     taken = slice_of(b"a")
     times = [1.0]
     monkeypatch.setattr("fairlane.worker.calls.perf_counter", lambda: times[-1])
-    called = traced(shape_of(handler), "req", taken, taken.entries, 2.0)(b"a")
+    tracer = tracing.find_tracer()
+    assert tracer is not None
+    called = traced(tracer, shape_of(handler), "req", taken, taken.entries, 2.0)(b"a")
     times.append(9.0)
     with pytest.raises(asyncio.CancelledError):
         asyncio.run(called)

@@ -239,8 +239,7 @@ class LeaseRecord:
         """
         fields = self._fields
         fields.turn = Turn.NOW
-        is_wanted = fields.is_held and fields.stopped_version != self._version
-        return is_wanted and not self.is_stopped  # it has expired while the process was paused
+        return fields.is_held and not self.is_stopped  # it may have expired in a paused process
 
     def end_turn(self) -> None:
         """Notes that the lease's sub-requests were worked on; the lease is not settled yet."""
@@ -346,9 +345,11 @@ class LeaseRecord:
 
         The clock is read too, because a supervisor that cannot reach Redis cannot report the end.
         """
-        if not self._fields.is_held:
+        fields = self._fields
+        if not fields.is_held:
             return False
-        return self.is_unwanted or clock.mono_s() > self.deadline - self._margin
+        is_unwanted = fields.stopped_version == self._version
+        return is_unwanted or clock.mono_s() > self.deadline - self._margin
 
     @property
     def is_unwanted(self) -> bool:

@@ -41,7 +41,6 @@ if TYPE_CHECKING:
 # Collects the outcome of one run of the handler: results, and verdicts for all other entries.
 
 
-_NOTED_RESULT = RESULT_HEAD + b" %d\n%b"
 _given_back = GivenBack()
 _FLUSH_NS = int(settings.FLUSH_MS * 1e6)
 # Code whose frames mean nothing to the handler's author: before the handler's frames, or above.
@@ -102,6 +101,7 @@ class OutcomeBuilder:
         self._results: list[Any] = []
         self._verdicts: list[Verdict] = []
         self._timeouts = 0
+        self._submitted, self._waited = b"", 0  # of the entry before
         self._waited_ms: list[int] = []
         self._ran_us: list[int] = []
         self._hold_ms = 0
@@ -123,25 +123,19 @@ class OutcomeBuilder:
         except (TypeError, ValueError, FairlaneError) as error:
             self._settle(entry, "retry", None, str(error))
             return
-        entry_id = entry[0]
+        entry_id, taken, size = entry[0], self._taken, len(body)
         submitted, _, index = entry_id.partition(b"-")
-        waited = max(0, self._taken.taken_ms - int(submitted))
-        ran_us = ran_ns // 1000
-        journal, attempt = self._journal, self._taken.attempt
-        if journal is None:
-            head = result_head(index, status, attempt, waited, ran_us)
-        else:  # the same head, and what the journal wants to know of the body
-            parts = (index, status, attempt, waited, ran_us, len(body), body)
-            noted = _NOTED_RESULT % parts
-            head = noted[: noted.index(b" ")]
-            journal.result(noted)
-            if journal.is_full:
-                self._most = -1
+        if submitted != self._submitted:  # most entries of a slice came together
+            self._submitted, self._waited = submitted, max(0, taken.taken_ms - int(submitted))
+        waited, ran_us = self._waited, ran_ns // 1000
+        head = RESULT_HEAD % (index, status, taken.attempt, waited, ran_us)
+        if self._journal is not None and not self._journal.result(b"%b %d\n" % (head, size), body):
+            self._most = -1
         self._waited_ms.append(waited)
         self._ran_us.append(ran_us)
         self._ids.append(entry_id)
         self._results += (head, body)
-        self._bytes += len(body)
+        self._bytes += size
         self._position += 1
 
     def add_all(self, entries: list[Entry], results: Any, ran_ns: int) -> None:
@@ -373,15 +367,12 @@ __fairlane_caller__ = True  # its frames are left out of a handler's traceback: 
 
 
 def traced(
-    shape: Shape, queue: str, taken: Slice, entries: Sequence[Entry], limit_s: float
+    tracer: Tracer, shape: Shape, queue: str, taken: Slice, entries: Sequence[Entry], limit_s: float
 ) -> Callable[..., Any]:
-    """Returns the handler for these entries; with a tracer, each call of it is in a span.
+    """Returns the handler for these entries, with a span around each call of it.
 
     It must be called for the entries in their order, or, if it is a batch handler, once.
     """
-    tracer = tracing.find_tracer()
-    if tracer is None:
-        return shape.call
     calls = _Calls(tracer, shape, queue, taken, entries, limit_s)
     return calls.acall if shape.is_async else calls.call
 
@@ -574,8 +565,12 @@ class Runner:
     def _note(self, lease: Lease) -> None:
         """Notes in the journal which entries the next outcomes belong to."""
         if self._journal is not None:
-            ids = [entry[0] for entry in lease.slice.entries[lease.position :]]
-            self._journal.lease(lease.record.unit, lease.record.version, ids)
+            entries, record = lease.slice.entries, lease.record
+            if len(entries) == 1:  # most often where a unit has many leases
+                ids = entries[0][0]
+            else:
+                ids = b" ".join([entry[0] for entry in entries[lease.position :]])
+            self._journal.lease(record.unit, record.version, ids)
 
     def run_slice(self, taken: Slice, position: int) -> Outcome:
         """Calls a sync handler for the slice from `position` on, until it is time to settle."""
@@ -583,8 +578,8 @@ class Runner:
         tally = OutcomeBuilder(taken, position, now, limit_s, self._failures, self._journal)
         if self.shape.is_batch:
             return self._run_batch(taken, taken.entries[position:], tally)
-        call, wants_context = self._call(taken, position), self.shape.wants_context
-        for entry in taken.entries[position:]:
+        call, wants_context = self._call(taken, position, limit_s), self.shape.wants_context
+        for entry in taken.entries[position:] if position else taken.entries:
             if limit_s:
                 self._begin(taken, entry, limit_s)
             before = perf_counter_ns()
@@ -613,9 +608,9 @@ class Runner:
         tally = OutcomeBuilder(taken, position, now, 0.0, self._failures, self._journal)
         if self.shape.is_batch:
             return await self._run_batch_async(taken, taken.entries[position:], tally)
-        call, wants_context = self._call(taken, position), self.shape.wants_context
         limit_s, task = self._limit_s(taken), asyncio.current_task()
-        for entry in taken.entries[position:]:
+        call, wants_context = self._call(taken, position, limit_s), self.shape.wants_context
+        for entry in taken.entries[position:] if position else taken.entries:
             before = perf_counter_ns()
             try:
                 body = entry[1][1]
@@ -647,7 +642,7 @@ class Runner:
         if limit_s:
             self._begin(taken, entries[0] if len(entries) == 1 else None, limit_s)
         try:
-            results = self._call_batch(taken, entries)
+            results = self._call_batch(taken, entries, limit_s)
         except BaseException as raised:  # noqa: BLE001  the batch's failure, even SystemExit
             error = raised
         if termination.is_marked:
@@ -663,7 +658,7 @@ class Runner:
         limit_s, before, error, results = self._limit_s(taken), perf_counter_ns(), None, None
         only, task = entries[0] if len(entries) == 1 else None, asyncio.current_task()
         try:
-            called = self._call_batch(taken, entries)
+            called = self._call_batch(taken, entries, limit_s)
             self._task = task
             results = await (self._within(limit_s, taken, only, called) if limit_s else called)
         except BaseException as raised:
@@ -679,16 +674,18 @@ class Runner:
             return tally.outcome(perf_counter_ns())
         return _batch_outcome(tally, entries, results, error, before)
 
-    def _call_batch(self, taken: Slice, entries: list[Entry]) -> Any:
+    def _call_batch(self, taken: Slice, entries: list[Entry], limit_s: float) -> Any:
         bodies = [entry[1][1] for entry in entries]
-        call = self._call(taken, len(taken.entries) - len(entries))
+        call = self._call(taken, len(taken.entries) - len(entries), limit_s)
         if self.shape.wants_context:
             return call(bodies, self._context(taken, entries[0], entries))
         return call(bodies)
 
-    def _call(self, taken: Slice, position: int) -> Handler:
-        entries = taken.entries[position:]
-        return traced(self.shape, self._queue, taken, entries, self._limit_s(taken))
+    def _call(self, taken: Slice, position: int, limit_s: float) -> Handler:
+        tracer = tracing.find_tracer()
+        if tracer is None:
+            return self.shape.call
+        return traced(tracer, self.shape, self._queue, taken, taken.entries[position:], limit_s)
 
     def _context(self, taken: Slice, entry: Entry, entries: Sequence[Entry] = ()) -> Context:
         index, fence = int(entry[0].partition(b"-")[2]), int(taken.fence)

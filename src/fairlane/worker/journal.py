@@ -81,26 +81,27 @@ class Journal:
         self.is_full = False
         self._add(_BATCH, b"%d 0\n" % self._number)
 
-    def lease(self, unit: int, version: int, ids: list[bytes]) -> None:
-        """Notes that the next outcomes are those of a lease's entries."""
-        text = b" ".join(ids)
-        self._add(_LEASE, b"%d %d %d\n%b" % (unit, version, len(text), text))
+    def lease(self, unit: int, version: int, ids: bytes) -> None:
+        """Notes that the next outcomes are those of a lease's entries, named with spaces."""
+        self._add(_LEASE, b"%d %d %d\n%b" % (unit, version, len(ids), ids))
 
-    def result(self, entry: bytes) -> None:
-        """Notes the result of the next entry: its head, the length of its body, and the body.
+    def result(self, line: bytes, body: bytes) -> bool:
+        """Notes the result of the next entry; `line` has its head and the length of its body.
 
-        It is written out here, because it is called for each result of a quick handler. If there
-        is no room, the batch must be settled before the next call.
+        Returns False if there is no room: then the batch must be settled before the next call. It
+        is written out here, because it is called for each result of a quick handler.
         """
         at = self._at
+        entry = line + body
         end = at + 1 + len(entry)
         if self.is_full or end > self._end:
             self.is_full = True
-            return
+            return False
         page = self._page
         page[at + 1 : end] = entry
         page[at] = _RESULT
         self._at = end
+        return True
 
     def verdict(self, verdict: Verdict) -> None:
         """Notes the verdict on the next entry."""

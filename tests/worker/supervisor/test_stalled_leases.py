@@ -80,8 +80,8 @@ def begin_slow_call(board: LeaseBoard) -> None:
     own.begin_batch()
     assert own.journal is not None
     own.journal.begin()
-    own.journal.lease(own.unit, own.version, [b"7-0", b"7-1", b"7-2"])
-    own.journal.result(b"0:d:1:0:5 3\none")
+    own.journal.lease(own.unit, own.version, b"7-0 7-1 7-2")
+    own.journal.result(b"0:d:1:0:5 3\n", b"one")
 
 
 SPLIT = [b"1", b"1", b"7-0", b"0:d:1:0:5", b"one", b"7-2", "unbegun", "0", b"", ""]
