@@ -33,8 +33,8 @@ from fairlane.web import (
     why,
     wonderq,
 )
-from fairlane.web.access import Proxies, Sessions
-from fairlane.web.answers import SAFE_HEADERS, Refusal, as_problem, refusal_of
+from fairlane.web.access import LOCAL_HOSTS, Proxies, Sessions
+from fairlane.web.answers import SAFE_HEADERS, Refusal, as_problem, counted_as, refusal_of
 from fairlane.web.dashboard import files, sign_in
 from fairlane.web.live import Broadcast, Examination
 from fairlane.web.openapi.page import endpoints_for
@@ -134,7 +134,7 @@ class Site:
     queue: Queue
     tokens: TokenFile | None = None
     visible_s: float = settings.TAKE_VISIBLE_S
-    hosts: frozenset[str] | None = frozenset({"localhost", "127.0.0.1", "::1"})
+    hosts: frozenset[str] | None = LOCAL_HOSTS
     rates: CallRates | None = None
     hooks_to_private: bool = False
     proxies: Proxies = field(default_factory=Proxies)
