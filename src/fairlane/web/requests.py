@@ -32,6 +32,7 @@ from fairlane.web.answers import (
 from fairlane.web.route import (
     MOST,
     UPLOAD,
+    UPLOAD_HELD,
     Endpoint,
     caller_of,
     document,
@@ -162,6 +163,8 @@ async def submit_one(site: Site, call: Call) -> Response:
         options = query(call, Options).given()
         source = lines(file_parts(call) if media_of(call) == UPLOAD else parts(call))
         site.check_room(counted_as(call))
+        if refusal := site.hold(call, UPLOAD_HELD):
+            raise refusal
         with site.long_call(counted_as(call)):
             made = await submit_for(site, call, source, **options)
     else:

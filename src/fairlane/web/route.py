@@ -51,6 +51,7 @@ _CLOSE = {"Connection": "close"}
 FORM, UPLOAD = "application/x-www-form-urlencoded", "multipart/form-data"
 MOST = 8 << 20  # bytes of a JSON document with bodies or ids ...
 MOST_SMALL = 64 << 10  # ... and of any other one
+UPLOAD_HELD = 4 << 20  # bytes that an upload of lines keeps in memory, however long it is
 MOST_ITEMS = 100_000  # of a list with bodies or ids: more of them come as lines, or in parts
 WHOLE_S = 120.0  # a document must be there by then
 DISCARDED_MOST = 32 << 20  # bytes that are read after a refusal, so that the caller sees it
@@ -110,6 +111,7 @@ def _route(site: Site, path: str, methods: dict[str, Endpoint]) -> Route:
         task: Any = asyncio.current_task()
         site.calls.add(task)
         request.state.check_still = partial(check_still, site, request, endpoint.scopes)
+        request.state.hold = partial(site.hold, request)
         action = f"{endpoint.method} {endpoint.path}"
         try:
             caller = admit(
@@ -135,6 +137,7 @@ def _route(site: Site, path: str, methods: dict[str, Endpoint]) -> Route:
             return endpoint.render(refusal)
         finally:
             site.calls.discard(task)
+            site.let_go(request)
 
     route = Route(path, call, methods=[*methods])
     get = methods.get("GET")
@@ -218,21 +221,25 @@ async def content(request: Call, most: int = MOST_SMALL, *, whole_s: float | Non
         raise Refusal(413, detail, _CLOSE)  # before the caller sends it
     found = bytearray()
     source = parts(request, WHOLE_S if whole_s is None else whole_s)
+    hold = getattr(request.state, "hold", None)
     async for part in source:
         found += part
         if len(found) > most:
-            await _refuse(source, detail)
+            await _refuse(source, Refusal(413, detail, _CLOSE))
+        if hold is not None and (refusal := hold(len(part))):
+            found.clear()
+            await _refuse(source, refusal)
     return bytes(found)
 
 
-async def _refuse(source: AsyncIterator[bytes], detail: str) -> NoReturn:
+async def _refuse(source: AsyncIterator[bytes], refusal: Refusal) -> NoReturn:
     """Raises Refusal after the rest was read: a caller that still sends gets no answer."""
     discarded = 0
     async for part in source:
         discarded += len(part)
         if discarded > DISCARDED_MOST:
             break
-    raise Refusal(413, detail, _CLOSE)
+    raise refusal
 
 
 async def document(
@@ -314,7 +321,7 @@ async def lines(source: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
             yield line
         if len(rest) > settings.MAX_BODY + 1:
             detail = f"a line is longer than {settings.MAX_BODY:,} bytes: that is the most"
-            await _refuse(source, detail)
+            await _refuse(source, Refusal(413, detail, _CLOSE))
     if rest:
         yield rest
 
