@@ -488,11 +488,11 @@ ENDPOINTS = (
     Endpoint(
         method="POST", path="/v1/webhooks", handle=add, group=_GROUP, scopes=_SCOPES,
         summary="Add a webhook", takes=NewWebhook, gives=MadeWebhook, status=201,
-        refuses=(413, 415, 422), changes=True,
+        changes=True,
     ),
     Endpoint(
         method="POST", path=f"{_ONE}/resume", handle=resume, group=_GROUP, scopes=_SCOPES,
-        summary="Resume a webhook", takes=Resume, gives=WebhookRow, refuses=(404, 413, 415, 422),
+        summary="Resume a webhook", takes=Resume, gives=WebhookRow, refuses=(404,),
         changes=True,
     ),
     Endpoint(
