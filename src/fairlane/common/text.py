@@ -109,10 +109,12 @@ def reason_words(reason: str) -> str:
 # Text and JSON that cannot command a terminal. Text from Redis may contain escape sequences.
 
 
-# Control characters (C0, DEL, C1), marks that change the direction of text, line separators, and
-# single surrogates, which no terminal can show.
+# Control characters (C0, DEL, C1), marks that change the direction of text, line separators, what
+# has no width, and single surrogates, which no terminal can show. Two characters that join letters
+# stay, because some scripts and emoji need them.
 _COMMANDS = re.compile(
-    "[\x00-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]"
+    "[\x00-\x1f\x7f-\x9f\xad\u061c\u180e\u200b\u200e\u200f\u2028-\u202e\u2060-\u206f\ufeff"
+    "\ufff9-\ufffb\ud800-\udfff]"
 )
 
 

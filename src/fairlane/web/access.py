@@ -230,15 +230,27 @@ class TokenFile:
 def _check_private(path: Path, file: os.stat_result) -> None:
     """Raises InvalidArgument if others may write the file, or put another one in its place.
 
-    If the path is a link, they may neither replace the link nor the file.
+    If the path is a link, they may neither replace the link nor the file. Root may do both.
     """
+    own = {0, os.geteuid()}
+    if file.st_uid not in own:
+        raise InvalidArgument(
+            f"{path} belongs to another user, who may write it: create the tokens in a file of "
+            "this user"
+        )
     if stat.S_IMODE(file.st_mode) & (stat.S_IWGRP | stat.S_IWOTH):
         raise InvalidArgument(
             f"{path} can be written by other users: check its tokens with care, then run "
             f"chmod 600 {path}"
         )
     for folder in (path.parent, path.resolve().parent):
-        mode = stat.S_IMODE(folder.stat().st_mode)
+        facts = folder.stat()
+        if facts.st_uid not in own:
+            raise InvalidArgument(
+                f"{path} can be replaced by another user, who owns its folder {folder}: move it "
+                "into a folder of this user"
+            )
+        mode = stat.S_IMODE(facts.st_mode)
         if mode & stat.S_IWOTH and not mode & stat.S_ISVTX:
             raise InvalidArgument(
                 f"{path} can be replaced by other users, who may write its folder: run "
@@ -503,6 +515,7 @@ def _is_encrypted(request: Call) -> bool:
 # Admits a call by its token; without tokens only calls of this machine's programs.
 
 
+LOCAL_HOSTS = frozenset({"localhost", "127.0.0.1", "::1"})  # names of this machine
 UNAUTHORIZED = "You are unauthorized to perform this action"
 _BEARER = {"WWW-Authenticate": "Bearer"}
 _REVOKED = f"{UNAUTHORIZED}: the token was revoked, or has expired"
@@ -513,7 +526,8 @@ _FORWARDED = re.compile(
     r"|true-client-ip|client-ip|(wl-)?proxy-client-ip|x-remote-.*|remote-addr|x-proxy.*|x-nginx-.*"
     r"|x-host|x-scheme|x-url-scheme|x-script-name|front-end-https|cdn-loop|cf-.*|fastly-.*|fly-.*"
     r"|akamai-.*|x-akamai-.*|x-envoy-.*|x-amzn?-.*|x-azure-.*|x-appengine-.*|x-cloud-.*|x-arr-.*"
-    r"|x-vercel-.*|x-ssl-.*|ssl-client-.*"
+    r"|x-vercel-.*|x-ssl-.*|ssl-client-.*|x-originating-.*|x-varnish.*|x-haproxy-.*|incap-.*"
+    r"|x-sucuri-.*|surrogate-.*"
 )
 
 

@@ -33,8 +33,8 @@ from fairlane.web import (
     why,
     wonderq,
 )
-from fairlane.web.access import Proxies, Sessions
-from fairlane.web.answers import SAFE_HEADERS, Refusal, as_problem, refusal_of
+from fairlane.web.access import LOCAL_HOSTS, Proxies, Sessions
+from fairlane.web.answers import SAFE_HEADERS, Refusal, as_problem, counted_as, refusal_of
 from fairlane.web.dashboard import files, sign_in
 from fairlane.web.live import Broadcast, Examination
 from fairlane.web.openapi.page import endpoints_for
@@ -63,6 +63,7 @@ RECENT_S = 0.9  # less than the second between two looks of the dashboard's poll
 WHY_KEEP_S = 5.0  # it reads the lanes
 FAILURES_REST_S = 15.0  # it reads up to 100,000 dead sub-requests
 WITHDRAW_AGAIN_S = 1.0
+MAX_HELD = 128 << 20  # bytes that the calls of one caller have sent and that are in memory
 MAX_LONG_CALLS = 500  # of one token: streams, uploads, and calls that wait for work
 
 
@@ -128,13 +129,14 @@ class Site:
     None = the application around it decides.
     `rates` bounds how often a caller calls; None = not at all. Webhooks may call addresses that are
     not of the Internet if `hooks_to_private`. `proxies` name their callers. `calls` are those that
-    go on, and `long_calls` how many long ones each token has. `is_over`: they are being ended.
+    go on, and `long_calls` how many long ones each token has. `held` is how many bytes of content
+    the calls of each token or address keep in memory. `is_over`: they are being ended.
     """
 
     queue: Queue
     tokens: TokenFile | None = None
     visible_s: float = settings.TAKE_VISIBLE_S
-    hosts: frozenset[str] | None = frozenset({"localhost", "127.0.0.1", "::1"})
+    hosts: frozenset[str] | None = LOCAL_HOSTS
     rates: CallRates | None = None
     hooks_to_private: bool = False
     proxies: Proxies = field(default_factory=Proxies)
@@ -151,6 +153,7 @@ class Site:
     watched: dict[str, Watched] = field(default_factory=dict)
     calls: set[asyncio.Task[Any]] = field(default_factory=set)
     long_calls: Counter[str] = field(default_factory=Counter)
+    held: Counter[str] = field(default_factory=Counter)
     is_over: bool = False
     withdrawing: set[asyncio.Task[None]] = field(default_factory=set)
     results: SharedResultsReader = field(init=False)
@@ -190,6 +193,29 @@ class Site:
             self.long_calls[caller] -= 1
             if not self.long_calls[caller]:
                 del self.long_calls[caller]
+
+    def hold(self, request: Call, size: int) -> Refusal | None:
+        """Counts bytes of content in memory until the call ends.
+
+        If the caller has too many, forgets those of this call, and returns why it is refused.
+        """
+        caller = counted_as(request)
+        if self.held[caller] + size > MAX_HELD:
+            self.let_go(request)
+            detail = f"calls of this caller have sent {MAX_HELD >> 20} MiB: end some of them first"
+            return Refusal(429, detail, {"Retry-After": "1", "Connection": "close"})
+        self.held[caller] += size
+        request.state.held = getattr(request.state, "held", 0) + size
+        return None
+
+    def let_go(self, request: Call) -> None:
+        """Forgets the bytes of a call that has ended, or is refused."""
+        if size := getattr(request.state, "held", 0):
+            caller = counted_as(request)
+            request.state.held = 0
+            self.held[caller] -= size
+            if not self.held[caller]:
+                del self.held[caller]
 
     def withdraw(self, take_back: Callable[[], Operation[None]]) -> None:
         """Runs the operation until Redis answers, for an hour: then the request is given up."""

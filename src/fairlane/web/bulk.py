@@ -172,6 +172,6 @@ ENDPOINTS = (
     Endpoint(
         method="POST", path="/v1/bulk", handle=bulk, group="Requests", scopes=("operate",),
         summary="Change many requests", takes=Bulk, gives=BulkReport,
-        refuses=(404, 409, 413, 415, 422), changes=True, records_itself=True,
+        refuses=(404, 409), changes=True, records_itself=True,
     ),
 )  # fmt: skip

@@ -148,7 +148,7 @@ ENDPOINTS = (
     ),
     Endpoint(
         method="POST", path=f"{_ONE}/cancel", handle=cancel, group=_GROUP, scopes=("operate",),
-        summary="Cancel a run", takes=Cancel, gives=FlowState, refuses=(404, 413, 415, 422),
+        summary="Cancel a run", takes=Cancel, gives=FlowState, refuses=(404,),
         changes=True,
     ),
 )  # fmt: skip

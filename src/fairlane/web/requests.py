@@ -32,6 +32,7 @@ from fairlane.web.answers import (
 from fairlane.web.route import (
     MOST,
     UPLOAD,
+    UPLOAD_HELD,
     Endpoint,
     caller_of,
     document,
@@ -162,6 +163,8 @@ async def submit_one(site: Site, call: Call) -> Response:
         options = query(call, Options).given()
         source = lines(file_parts(call) if media_of(call) == UPLOAD else parts(call))
         site.check_room(counted_as(call))
+        if refusal := site.hold(call, UPLOAD_HELD):
+            raise refusal
         with site.long_call(counted_as(call)):
             made = await submit_for(site, call, source, **options)
     else:
@@ -241,7 +244,7 @@ ENDPOINTS = (
         method="POST", path="/v1/requests", handle=submit_one, group=_GROUP, scopes=("submit",),
         summary="Submit a request", takes=RequestToSubmit, query=Options,
         gives=SubmittedRequest, status=201,
-        accepts=(NDJSON, UPLOAD), refuses=(404, 409, 413, 415, 422, 429),
+        accepts=(NDJSON, UPLOAD), refuses=(404, 409),
     ),
     Endpoint(
         method="GET", path="/v1/requests", handle=list_requests, group=_GROUP, scopes=("view",),
@@ -254,7 +257,7 @@ ENDPOINTS = (
     Endpoint(
         method="PATCH", path=_ONE, handle=change, group=_GROUP, scopes=("operate",),
         summary="Change the settings of a request", takes=Changes,
-        gives=Progress, refuses=(404, 409, 413, 415, 422), changes=True,
+        gives=Progress, refuses=(404, 409), changes=True,
     ),
     Endpoint(
         method="DELETE", path=_ONE, handle=delete, group=_GROUP, scopes=("operate",),
@@ -263,7 +266,7 @@ ENDPOINTS = (
     ),
     Endpoint(
         method="POST", path=f"{_ONE}/cancel", handle=cancel, group=_GROUP, scopes=("operate",),
-        summary="Cancel a request", takes=Cancel, gives=Progress, refuses=(404, 413, 415, 422),
+        summary="Cancel a request", takes=Cancel, gives=Progress, refuses=(404,),
         changes=True,
     ),
     Endpoint(

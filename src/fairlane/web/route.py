@@ -51,6 +51,7 @@ _CLOSE = {"Connection": "close"}
 FORM, UPLOAD = "application/x-www-form-urlencoded", "multipart/form-data"
 MOST = 8 << 20  # bytes of a JSON document with bodies or ids ...
 MOST_SMALL = 64 << 10  # ... and of any other one
+UPLOAD_HELD = 4 << 20  # bytes that an upload of lines keeps in memory, however long it is
 MOST_ITEMS = 100_000  # of a list with bodies or ids: more of them come as lines, or in parts
 WHOLE_S = 120.0  # a document must be there by then
 DISCARDED_MOST = 32 << 20  # bytes that are read after a refusal, so that the caller sees it
@@ -58,6 +59,7 @@ _LOOK_S = 1.0  # between two looks whether the caller's token is still one
 CHUNK_S = 30.0  # a client may pause so long between two parts of its content
 PATIENCE_S = 600.0  # for what comes in lines, and more time for each byte that has come
 SLOWEST = 1_024  # bytes a second: what comes more slowly ends when that time is over
+_SHOWN_MOST = 60  # characters of what is refused
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -110,6 +112,7 @@ def _route(site: Site, path: str, methods: dict[str, Endpoint]) -> Route:
         task: Any = asyncio.current_task()
         site.calls.add(task)
         request.state.check_still = partial(check_still, site, request, endpoint.scopes)
+        request.state.hold = partial(site.hold, request)
         action = f"{endpoint.method} {endpoint.path}"
         try:
             caller = admit(
@@ -135,6 +138,7 @@ def _route(site: Site, path: str, methods: dict[str, Endpoint]) -> Route:
             return endpoint.render(refusal)
         finally:
             site.calls.discard(task)
+            site.let_go(request)
 
     route = Route(path, call, methods=[*methods])
     get = methods.get("GET")
@@ -170,8 +174,10 @@ async def parts(request: Call, whole_s: float | None = None) -> AsyncIterator[by
     """Yields the content as it comes; all of it must come within `whole_s`.
 
     None: as slowly as SLOWEST, after PATIENCE_S. Only time in which the client is waited for
-    counts. Raises Refusal if the client is too slow, or its token is revoked meanwhile.
+    counts. Raises Refusal if the content is encoded, if the client is too slow, or if its token is
+    revoked meanwhile.
     """
+    _check_plain("Content-Encoding", request.headers.get("content-encoding", ""), {"identity"})
     left_s = PATIENCE_S if whole_s is None else whole_s
     check_still = getattr(request.state, "check_still", None)
     looked = clock.mono_s()
@@ -197,6 +203,14 @@ async def parts(request: Call, whole_s: float | None = None) -> AsyncIterator[by
             yield part
 
 
+def _check_plain(header: str, value: str, plain: set[str]) -> None:
+    """Raises Refusal if a header says that the content must be decoded: it would be stored so."""
+    if value.strip().lower() not in {"", *plain}:
+        shown = f"{header} {value[:_SHOWN_MOST]}"
+        detail = f"{shown} is not read here: send the content as it is"
+        raise Refusal(415, detail, {"Accept-Encoding": "identity", **_CLOSE})
+
+
 def _too_slow(whole_s: float | None, *, is_quiet: bool = False) -> Refusal:
     if is_quiet:
         detail = f"nothing came for {exact(CHUNK_S)} s: send the content faster"
@@ -218,21 +232,25 @@ async def content(request: Call, most: int = MOST_SMALL, *, whole_s: float | Non
         raise Refusal(413, detail, _CLOSE)  # before the caller sends it
     found = bytearray()
     source = parts(request, WHOLE_S if whole_s is None else whole_s)
+    hold = getattr(request.state, "hold", None)
     async for part in source:
         found += part
         if len(found) > most:
-            await _refuse(source, detail)
+            await _refuse(source, Refusal(413, detail, _CLOSE))
+        if hold is not None and (refusal := hold(len(part))):
+            found.clear()
+            await _refuse(source, refusal)
     return bytes(found)
 
 
-async def _refuse(source: AsyncIterator[bytes], detail: str) -> NoReturn:
+async def _refuse(source: AsyncIterator[bytes], refusal: Refusal) -> NoReturn:
     """Raises Refusal after the rest was read: a caller that still sends gets no answer."""
     discarded = 0
     async for part in source:
         discarded += len(part)
         if discarded > DISCARDED_MOST:
             break
-    raise Refusal(413, detail, _CLOSE)
+    raise refusal
 
 
 async def document(
@@ -246,12 +264,16 @@ async def document(
     """Returns a JSON document of this type, of at most `most` bytes; no content means {}.
 
     Raises Refusal: 400 if it is no JSON, 413 if it is too large, 415 for other content, 422 if it
-    is of another type. `others` are the other types that the endpoint reads.
+    is of another type, or if the URL has parameters. `others` are the other types that the endpoint
+    reads.
     """
     if media_of(request) not in {"", JSON} and not media_of(request).endswith("+json"):
         *first, last = (JSON, *others)
         named = f"{', '.join(first)} or {last}" if first else last
         raise Refusal(415, f"{media_of(request)} is not read here: send {named}")
+    if request.query_params:
+        name = next(iter(request.query_params))
+        raise Refusal(422, f"parameter {name[:_SHOWN_MOST]} is not read here: give it in the JSON")
     return decoded(await content(request, most, whole_s=whole_s) or b"{}", kind)
 
 
@@ -314,7 +336,7 @@ async def lines(source: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
             yield line
         if len(rest) > settings.MAX_BODY + 1:
             detail = f"a line is longer than {settings.MAX_BODY:,} bytes: that is the most"
-            await _refuse(source, detail)
+            await _refuse(source, Refusal(413, detail, _CLOSE))
     if rest:
         yield rest
 
@@ -324,6 +346,7 @@ async def lines(source: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
 
 
 _HEADERS_MOST = 8 << 10  # bytes of all names and values of the headers of one part
+_UNCODED = {"7bit", "8bit", "binary"}
 _NO_FORM = "the content is no multipart form"
 
 
@@ -368,9 +391,18 @@ class _Parts:
         return data[start:end]
 
     def _end_header(self) -> None:
-        if self._name.lower() == b"content-disposition":
+        name = self._name.lower()
+        if name == b"content-disposition":
             self._place = self._value
+        elif name == b"content-transfer-encoding":
+            self._check_encoding()
         self._name = self._value = b""
+
+    def _check_encoding(self) -> None:
+        try:
+            _check_plain("Content-Transfer-Encoding", self._value.decode("latin-1"), _UNCODED)
+        except Refusal as refusal:
+            self._refuse(refusal)
 
     def _end_headers(self) -> None:
         from python_multipart.multipart import parse_options_header

@@ -120,7 +120,7 @@ ENDPOINTS = (
     Endpoint(
         method="POST", path="/v1/schedules", handle=add, group=_GROUP, scopes=("operate",),
         summary="Add or change a schedule", takes=NewSchedule, gives=ScheduleRow,
-        refuses=(413, 415, 422), changes=True,
+        changes=True,
     ),
     Endpoint(
         method="POST", path=f"{_ONE}/pause", handle=pause, group=_GROUP, scopes=("operate",),

@@ -22,7 +22,7 @@ from fairlane.aio.queue import Queue
 from fairlane.common import clock
 from fairlane.drivers.aio import AsyncDriver
 from fairlane.errors import InvalidArgument
-from fairlane.web.access import Proxies, TokenFile
+from fairlane.web.access import LOCAL_HOSTS, Proxies, TokenFile
 from fairlane.web.answers import MEDIA, SAFE_HEADERS, Refusal, as_problem
 from fairlane.web.app import Site
 
@@ -328,6 +328,7 @@ async def _serve(wanted: Serving, listening: socket.socket, on_start: Callable[[
     await queue.driver.check()
     site = Site(
         queue, TokenFile(wanted.tokens, is_needed=wanted.needs_tokens), wanted.visible_s,
+        hosts=LOCAL_HOSTS | ({wanted.host} if is_local(wanted.host) else set()),
         rates=wanted.rates, hooks_to_private=wanted.hooks_to_private, proxies=wanted.proxies,
     )  # fmt: skip
     door = Door(wanted.proxies.group_of)

@@ -98,7 +98,7 @@ ENDPOINTS = (
     ),
     Endpoint(
         method="POST", path=f"{_ONE}/done", handle=done, group=_GROUP, scopes=_SCOPES,
-        summary="Settle it with a result", takes=Done, status=204, refuses=(404, 410, 413, 422),
+        summary="Settle it with a result", takes=Done, status=204, refuses=(404, 410),
     ),
     Endpoint(
         method="POST", path=f"{_ONE}/dead", handle=dead, group=_GROUP, scopes=_SCOPES,

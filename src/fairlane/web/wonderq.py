@@ -7,7 +7,9 @@ while any program holds it. What a worker handles cannot be deleted.
 
 from __future__ import annotations
 
+import asyncio
 import re
+from functools import partial
 from typing import TYPE_CHECKING
 from urllib.parse import parse_qs
 
@@ -21,7 +23,7 @@ from fairlane.operations.take import find_receipt
 from fairlane.web.access import UNAUTHORIZED
 from fairlane.web.answers import JSON, Refusal, answer
 from fairlane.web.requests import submit_for
-from fairlane.web.route import FORM, Endpoint, content, decoded, media_of
+from fairlane.web.route import FORM, MOST_SMALL, Endpoint, content, decoded, media_of
 
 if TYPE_CHECKING:
     from starlette.requests import Request as Call
@@ -29,6 +31,7 @@ if TYPE_CHECKING:
     from fairlane.web.app import Site
 
 MISSING, UNKNOWN = "Missing message", "Message does not exist"
+_MAX_FIELDS = 100  # of a form
 _ID = re.compile(r"([A-Za-z0-9_.:-]{1,128})(?:~([1-9]\d{0,9}))?")
 
 
@@ -60,7 +63,10 @@ class Error(msgspec.Struct):
 async def post(site: Site, request: Call) -> Response:
     """Posts a message as a request of one sub-request."""
     raw = await content(request, 2 * settings.MAX_BODY)
-    made, _ = await submit_for(site, request, [_message(raw, media_of(request))])
+    reading = partial(_message, raw, media_of(request))
+    # Many escapes take long to read, so others are served meanwhile.
+    text = await asyncio.to_thread(reading) if len(raw) > MOST_SMALL else reading()
+    made, _ = await submit_for(site, request, [text])
     return answer(PostedMessage(made), 201)
 
 
@@ -95,7 +101,9 @@ def _id_of(taken: AsyncTaken) -> str:
 
 def _message(raw: bytes, media: str) -> str:
     if media == FORM:
-        form = parse_qs(raw.decode("utf-8", "replace"), keep_blank_values=True, max_num_fields=100)
+        if raw.count(b"&") >= _MAX_FIELDS:
+            raise Refusal(422, f"the form has more than {_MAX_FIELDS} fields: send message alone")
+        form = parse_qs(raw.decode("utf-8", "replace"), keep_blank_values=True)
         texts = form.get("message", [""])
         if len(texts) > 1:
             raise Refusal(422, MISSING)
@@ -120,7 +128,7 @@ ENDPOINTS = (
     Endpoint(
         method="POST", path="/messages", handle=post, summary="Post a message", group="Messages",
         scopes=("submit",), takes=NewMessage, gives=PostedMessage, status=201, accepts=(FORM,),
-        refuses=(413, 422), render=_render,
+        refuses=(422,), render=_render,
     ),
     Endpoint(
         method="GET", path="/messages", handle=get, group="Messages",

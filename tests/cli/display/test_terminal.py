@@ -27,7 +27,8 @@ if TYPE_CHECKING:
 # A window's title by C0, a colour by C1, DEL, a line that is written over, text from right to left.
 EVIL = "\x1b]0;owned\x07\x9b31m\x7f\rgone\nfairlane: all is well\u202eowned\u2066\u061c\u2028\t"
 COMMANDING = re.compile(
-    "[\x00-\x09\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]"
+    "[\x00-\x09\x0b-\x1f\x7f-\x9f\xad\u061c\u180e\u200b\u200e\u200f\u2028-\u202e\u2060-\u206f"
+    "\ufeff\ufff9-\ufffb\ud800-\udfff]"
 )
 
 

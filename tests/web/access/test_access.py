@@ -5,8 +5,10 @@ from __future__ import annotations
 import contextlib
 import datetime as dt
 import json
+import os
 import re
 from http.client import HTTPConnection
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
@@ -21,8 +23,6 @@ from tests.web.calls import listening, next_event
 from tests.web.serving import Serving
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from tests.cli.program import Program
 
 CALLS = [
@@ -135,6 +135,23 @@ def test_a_file_that_others_may_write_is_refused(program: Program):
     elsewhere.chmod(0o700)
 
 
+def test_a_file_or_a_folder_of_another_user_is_refused(
+    file: TokenFile, monkeypatch: pytest.MonkeyPatch
+):
+    file.create("ci", ["admin"])
+    strange = os.stat_result((0o600, 1, 1, 1, os.geteuid() + 1, 0, 9, 0, 0, 0))
+    monkeypatch.setattr("fairlane.web.access.os.fstat", lambda _: strange)
+    with pytest.raises(InvalidArgument, match="belongs to another user"):
+        file.all()
+    monkeypatch.undo()
+    assert len(file.all()) == 1
+    folder = os.stat_result((0o40755, 1, 1, 1, os.geteuid() + 1, 0, 9, 0, 0, 0))
+    plain = Path.stat
+    monkeypatch.setattr(Path, "stat", lambda one: folder if one != file.path else plain(one))
+    with pytest.raises(InvalidArgument, match="who owns its folder"):
+        TokenFile(file.path).all()
+
+
 @pytest.mark.parametrize(
     "change",
     [
@@ -183,11 +200,19 @@ def test_a_token_that_is_made_later_is_needed_from_the_next_call(program: Progra
     "header",
     ["X-Forwarded-For: 1.2.3.4", "Via: 1.1 proxy", "Forwarded: for=1.2.3.4", "X-Real-IP: 1.2.3.4",
      "X-Forwarded-Proto: https", "CF-Connecting-IP: 1.2.3.4", "True-Client-IP: 1.2.3.4",
-     "x-forwarded-host;"],
+     "x-forwarded-host;", "X-Originating-IP: 1.2.3.4", "X-Varnish: 7"],
 )  # fmt: skip
 def test_without_tokens_what_a_proxy_passes_on_is_refused(serving: Serving, header: str):
     for path in ("/v1/me", "/", "/docs"):
         assert serving.curl("-H", header, path).status == 403, path
+
+
+@pytest.mark.rest
+def test_without_tokens_the_address_that_is_served_may_be_called(program: Program):
+    with Serving(program, "--host", "127.0.0.2") as serving:
+        assert serving.url.startswith("http://127.0.0.2:")
+        assert serving.curl("/v1/me").status == 200
+        assert serving.curl("-H", "Host: 127.0.0.3", "/v1/me").status == 403
 
 
 def test_without_tokens_what_nginx_sends_by_itself_is_refused(serving: Serving):

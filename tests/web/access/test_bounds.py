@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, cast
 
 import pytest
 import redis
+from starlette.requests import Request
 
 from fairlane.queue import Queue
 from fairlane.web import app as module
@@ -108,6 +109,26 @@ def test_a_caller_has_a_bounded_number_of_long_calls(monkeypatch: pytest.MonkeyP
         assert refused.value.status == 429
     site.check_room("a")
     assert not site.long_calls
+
+
+def test_the_documents_of_one_caller_are_bounded_together(monkeypatch: pytest.MonkeyPatch):
+    """Each of them may be large, and a caller may send many slowly."""
+    monkeypatch.setattr(module, "MAX_HELD", 100_000)
+    site = module.Site(cast("AsyncQueue", Named()))
+    calls = [Request({"type": "http", "headers": []}) for _ in range(3)]
+    for one, caller in zip(calls, ("a", "a", "b"), strict=True):
+        one.state.counted_as = caller
+    assert site.hold(calls[0], 60_000) is None
+    refused = site.hold(calls[1], 60_000)
+    assert refused is not None
+    assert (refused.status, "end some of them first" in refused.detail) == (429, True)
+    assert site.hold(calls[2], 60_000) is None
+    assert site.hold(calls[1], 30_000) is None
+    assert site.hold(calls[1], 30_000) is not None
+    assert site.held["a"] == 60_000  # what is refused makes room immediately
+    for one in calls:
+        site.let_go(one)
+    assert not site.held
 
 
 def upload(serving: Serving, name: str) -> socket.socket:

@@ -143,6 +143,23 @@ def test_no_right_reaches_an_object_of_another_queue(
         run.cancel("the test is over")
 
 
+@pytest.mark.rest
+def test_a_flow_is_of_the_queue_in_which_it_began(callers: dict[str, Caller], redis_url: str):
+    with Queue.from_url(redis_url, name="other") as other, Queue.from_url(redis_url) as queue:
+        queue.submit_flow(Flow("f").step("a").step("b", queue="other"), ["x"], id="own")
+        other.submit_flow(Flow("g").step("a").step("b", queue="req"), ["x"], id="theirs")
+        assert callers["view"]("GET", "/v1/flows/theirs").status == 404
+        assert callers["operate"]("POST", "/v1/flows/theirs/cancel", {}).status == 404
+        assert callers["view"]("GET", "/v1/requests/own.2").status == 404
+        steps = callers["view"]("GET", "/v1/flows/own").json["steps"]
+        assert [one["queue"] for one in steps] == ["req", "other"]
+        assert callers["operate"]("POST", "/v1/flows/own/cancel", {}).status == 200
+        assert queue.flows.run("own").progress().state == "cancelled"
+        assert other.request("own.2").progress().state == "cancelled"
+        assert other.flows.run("theirs").progress().state == "active"
+        other.flows.run("theirs").cancel()
+
+
 def test_the_library_replaces_no_request_of_another_queue(
     redis_url: str, redis_client: redis.Redis
 ):

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine
 
 
-def call(*given: bytes, ends: bool = True) -> Request:
+def call(*given: bytes, ends: bool = True, coding: bytes = b"") -> Request:
     """Makes a call whose content comes in these parts; without an end it stops sending."""
     parts = list(given)
 
@@ -29,7 +29,8 @@ def call(*given: bytes, ends: bool = True) -> Request:
         body = parts.pop(0) if parts else b""
         return {"type": "http.request", "body": body, "more_body": bool(parts) or not ends}
 
-    return Request({"type": "http", "method": "POST", "headers": []}, receive)
+    headers = [(b"content-encoding", coding)] if coding else []
+    return Request({"type": "http", "method": "POST", "headers": headers}, receive)
 
 
 async def lines_of(request: Request) -> list[bytes]:
@@ -96,6 +97,16 @@ def test_a_caller_that_goes_quiet_is_refused(
     with pytest.raises(Refusal, match="nothing came for") as refused:
         asyncio.run(read(call(b"a", ends=False)))
     assert refused.value.status == 408
+
+
+@pytest.mark.parametrize("read", [route.content, lines_of])
+def test_content_that_is_compressed_is_refused(
+    read: Callable[[Request], Coroutine[Any, Any, Any]],
+):
+    with pytest.raises(Refusal, match="Content-Encoding gzip is not read here") as refused:
+        asyncio.run(read(call(b"\x1f\x8b", coding=b"gzip")))
+    assert refused.value.status == 415
+    assert asyncio.run(read(call(b"a", coding=b"Identity")))
 
 
 @pytest.mark.parametrize(("size", "is_refused"), [(1, True), (20 * route.SLOWEST, False)])
@@ -182,6 +193,11 @@ def test_the_file_of_a_form_is_read_wherever_its_parts_end():
         (form().replace(b"filename", b"x"), "multipart/form-data; boundary=B", 422),
         (form()[:-4] + b"\r\n" + form()[5:], "multipart/form-data; boundary=B", 422),
         (form().replace(b"name=", b"x" * 9_000 + b"="), "multipart/form-data; boundary=B", 400),
+        (
+            form().replace(b"\r\n\r\n", b"\r\nContent-Transfer-Encoding: base64\r\n\r\n", 1),
+            "multipart/form-data; boundary=B",
+            415,
+        ),
     ],
 )
 def test_what_is_no_form_with_one_file_is_refused(given: bytes, kind: str, status: int):

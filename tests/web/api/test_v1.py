@@ -322,6 +322,14 @@ def test_bad_content_is_refused_and_nothing_is_written(
     assert list(redis_client.scan_iter("req:*")) == []
 
 
+def test_a_parameter_beside_a_document_is_refused(serving: Serving):
+    for path in ("/v1/requests?id=r1&priority=7", "/v1/take?count=2", "/v1/queue/pause?for_s=1"):
+        answer = serving.call("POST", path, {"bodies": ["a"]} if "requests" in path else {})
+        assert is_problem(answer, 422, "is not read here: give it in the JSON")
+    assert serving.curl("/v1/requests/r1").status == 404
+    assert not serving.curl("/v1/queue").json["is_paused"]
+
+
 def test_another_content_of_an_id_is_409(serving: Serving):
     submit(serving, bodies=["a"], id="r1")
     assert is_problem(serving.call("POST", "/v1/requests", {"bodies": ["b"], "id": "r1"}), 409)

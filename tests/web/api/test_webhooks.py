@@ -347,6 +347,7 @@ def test_bad_words_are_refused(program: Program):
         "224.0.0.1",
         "239.1.1.1",
         "240.0.0.1",
+        "168.63.129.16",
         "255.255.255.255",
         "::",
         "::1",
@@ -380,7 +381,16 @@ def test_a_special_address_is_not_one_of_the_internet(address: str):
 
 
 @for_each(
-    "address", ["1.1.1.1", "8.8.8.8", "192.0.1.1", "2606:4700::1111", "2a00::1", "64:ff9b::808:808"]
+    "address",
+    [
+        "1.1.1.1",
+        "8.8.8.8",
+        "168.63.129.17",
+        "192.0.1.1",
+        "2606:4700::1111",
+        "2a00::1",
+        "64:ff9b::808:808",
+    ],
 )
 def test_an_address_of_the_internet_may_be_called(address: str):
     assert is_public(address)

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import asyncio
+import threading
+from typing import TYPE_CHECKING, Any, cast
 
 import pytest
+from starlette.requests import Request
 
 from fairlane.queue import Queue
+from fairlane.web import wonderq
 from tests.cli.program import hold
 from tests.support.processes.takers import let_expire
 from tests.support.wait import wait_until
@@ -70,6 +74,38 @@ def test_post_without_a_message_is_422(serving: Serving):
         answer = serving.curl(*words, "/messages")
         assert (answer.status, answer.json) == (422, MISSING), words
     assert serving.curl("/messages").json == []
+
+
+def test_a_form_of_many_fields_is_422(serving: Serving):
+    answer = serving.curl("-d", "message=a" + "&b=1" * 100, "/messages")
+    assert answer.status == 422
+    assert "more than 100 fields" in answer.json["error"]
+    assert serving.curl("/messages").json == []
+
+
+@pytest.mark.rest
+def test_a_large_form_is_read_while_others_are_served(monkeypatch: pytest.MonkeyPatch):
+    readers: list[bool] = []
+
+    def read(*_: object) -> str:
+        readers.append(threading.current_thread() is threading.main_thread())
+        return "text"
+
+    async def submit(*_: object) -> tuple[str, int]:
+        return "r1", 1
+
+    monkeypatch.setattr(wonderq, "_message", read)
+    monkeypatch.setattr(wonderq, "submit_for", submit)
+
+    async def run(size: int) -> None:
+        async def receive() -> dict[str, object]:
+            return {"type": "http.request", "body": b"x" * size}
+
+        await wonderq.post(cast("Any", None), Request({"type": "http", "headers": []}, receive))
+
+    for size in (100, 100_000):
+        asyncio.run(run(size))
+    assert readers == [True, False]
 
 
 def test_get_returns_the_messages_and_leases_them(serving: Serving):

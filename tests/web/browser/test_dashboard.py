@@ -291,15 +291,17 @@ def test_no_call_goes_to_another_host(browser: Browser, serving: Serving):
 
 @pytest.mark.rest
 def test_marks_of_direction_are_shown_as_their_numbers(browser: Browser, serving: Serving):
-    """They would let a text be read in another order."""
+    """They would let a text be read in another order, or look like another one."""
     submit(serving, "odd", ["safe\u202egpj.exe"])
     (receipt,) = take(serving)
-    settle(serving, receipt, reason="bad \u2066name\u2069 \x1b[31m")
+    settle(serving, receipt, reason="bad \u2066name\u2069 \x1b[31m a\u200b\ufeffb")
     browser.open("#/requests/odd")
-    browser.sees("bad \\u2066name\\u2069 \\u001b[31m")
+    browser.sees("bad \\u2066name\\u2069 \\u001b[31m a\\u200b\\ufeffb")
     browser.open("#/dead")
     browser.sees("bad \\u2066name\\u2069")
-    assert not {*"\u202e\u2066\u2069\x1b"} & {*browser.run("return document.body.textContent")}
+    assert not {*"\u202e\u2066\u2069\x1b\u200b\ufeff"} & {
+        *browser.run("return document.body.textContent")
+    }
 
 
 @pytest.mark.rest

@@ -12,6 +12,7 @@ import pytest
 from starlette.applications import Starlette
 from starlette.routing import Mount
 
+from fairlane.common.text import printable
 from fairlane.errors import RedisUnreachable
 from fairlane.web import access
 from fairlane.web.access import TokenFile
@@ -128,6 +129,17 @@ def test_every_module_that_a_module_imports_is_there():
     for path in FOLDER.rglob("*.js"):
         for name in re.findall(r'from "(\.[^"]+)"', path.read_text()):
             assert (path.parent / name).is_file(), (path, name)
+
+
+def test_the_page_and_the_command_line_escape_the_same_characters():
+    text = (FOLDER / "parts" / "dom.js").read_text()
+    (found,) = re.findall(r"HIDDEN =\s+/(\[.+\])/g", text)
+    hidden = re.compile(found)
+    for number in range(0x10000):
+        one = chr(number)
+        if one in "\t\n" or 0xD800 <= number < 0xE000:  # JSON has no half characters
+            continue
+        assert (printable(one) != one) == bool(hidden.match(one)), hex(number)
 
 
 def test_the_audit_trail_has_words_for_each_change():

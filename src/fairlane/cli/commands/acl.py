@@ -60,9 +60,9 @@ def command(
 ) -> int:
     """Print a user for each ROLE, or for all of them.
 
-    ROLE is producer, worker, maintenance, monitor, lists, topics or deployer. It may be several
-    joined by a +, for a user that is all of these. Passwords are printed as hashes. A user without
-    a password gets a placeholder that no server accepts. The command connects to no server.
+    ROLE is producer, worker, maintenance, monitor, lists, topics, server or deployer. It may be
+    several joined by a +, for a user that is all of these. Passwords are printed as hashes. A user
+    without a password gets a placeholder that no server accepts. The command connects to no server.
     """
     from fairlane.protocol.acl import ROLES, rules, version
 

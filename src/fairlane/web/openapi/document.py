@@ -20,7 +20,8 @@ if TYPE_CHECKING:
 
 _REF = "#/components/schemas/{name}"
 _PARAMETER = re.compile(r"\{(\w+)\}")
-_ALWAYS = (500, 503)
+_ALWAYS = (429, 500, 503)
+_OF_CONTENT = (400, 408, 413, 415, 422)
 _EACH_LINE = "Each line is the body of a sub-request."
 
 
@@ -142,7 +143,7 @@ def _responses(end: Endpoint, schemas: dict[int, Any], *, has_tokens: bool) -> d
         answer["content"] = lines or {JSON: {"schema": schema}}
     found = {str(end.status): answer}
     kind, media = (Error, JSON) if end in WONDERQ else (Problem, MEDIA)
-    refuses = {*end.refuses, *_ALWAYS, *((400,) if end.takes else ())}
+    refuses = {*end.refuses, *_ALWAYS, *(_OF_CONTENT if end.takes else ())}
     refuses |= {401, 403} if has_tokens and end.scopes else {403}
     for status in sorted(refuses):
         content = {media: {"schema": schemas[id(kind)]}}

@@ -1,8 +1,10 @@
 // Makes elements. Text is only ever set as text, so nothing that is shown can become markup. A character that could
 // change the order of what is read, or that no screen shows, is written as its number.
 
-// Controls but tab and newline, marks of direction, separators of lines. `cli` escapes the same in common/text.py.
-const HIDDEN = /[\u0000-\u0008\u000b-\u001f\u007f-\u009f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069]/g;
+// Controls but tab and newline, marks of direction, separators of lines, and what has no width. Two that join letters
+// stay, because some scripts and emoji need them. `cli` escapes the same in common/text.py.
+const HIDDEN =
+  /[\u0000-\u0008\u000b-\u001f\u007f-\u009f\u00ad\u061c\u180e\u200b\u200e\u200f\u2028-\u202e\u2060-\u206f\ufeff\ufff9-\ufffb]/g;
 
 /** Returns text whose characters are all to be seen, in their order. */
 export const visible = (text) => text.replace(HIDDEN, (one) => `\\u${one.charCodeAt(0).toString(16).padStart(4, "0")}`);
