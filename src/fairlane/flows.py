@@ -75,9 +75,9 @@ class FlowRun:
         self.queue, self.id = queue, keys.check_name("flow id", run)
 
     def state(self) -> str:
-        """Returns active, done or cancelled; active until every step has ended.
+        """Returns active, done, cancelled or unknown; active until every step has ended.
 
-        Raises RequestNotFound.
+        It is unknown if a step is no longer kept. Raises RequestNotFound.
         """
         return self.queue.driver.run(flows.flow_state(self.id))
 

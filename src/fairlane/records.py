@@ -566,16 +566,24 @@ class StepProgress(NamedTuple):
 
 
 class FlowProgress(NamedTuple):
-    """The steps of one run now, in their order; compensating steps are last."""
+    """The steps of one run now, in their order; compensating steps are last.
+
+    `gone` is how many more steps the run had, which are no longer kept.
+    """
 
     id: str
     flow: str
     steps: list[StepProgress]
+    gone: int = 0
 
     @property
     def state(self) -> str:
-        """Returns active, done or cancelled. It is active until every step has ended."""
+        """Returns active, done, cancelled or unknown. It is active until every step has ended.
+
+        It is unknown if a step is no longer kept, because that one may have been cancelled.
+        """
         if not all(one.progress.ended for one in self.steps):
             return "active"
-        is_cancelled = any(one.progress.state == "cancelled" for one in self.steps)
-        return "cancelled" if is_cancelled else "done"
+        if any(one.progress.state == "cancelled" for one in self.steps):
+            return "cancelled"
+        return "unknown" if self.gone else "done"

@@ -150,11 +150,9 @@ GUARDS = {
     "a new definition resumes its schedule": Guard(
         "dispatch/put_schedule.lua", 'stored and "XX" or "CH"', '"CH"', SCHEDULES
     ),
-    "an id has no window": Guard(
-        "lib/ids.lua", "now >= state.born + tonumber(window)", "true", UNIQUE
-    ),
+    "an id has no window": Guard("lib/ids.lua", "now >= began + tonumber(window)", "true", UNIQUE),
     "what is cancelled keeps its id": Guard(
-        "lib/ids.lua", 'state.state == "cancelled" or now', "now", UNIQUE
+        "lib/ids.lua", 'window and state.state == "cancelled"', "false", UNIQUE
     ),
     "a pause has no end": Guard("lib/queue.lua", "ends > now and ends or 0", "ends", PAUSE),
     "a resumed queue is paused": Guard(

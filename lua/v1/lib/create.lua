@@ -257,6 +257,9 @@ local function enqueue(new, now, intent, over)
   if state.open == 1 then
     redis.call("HSET", request, "open_until", now + new.open_ms)
   end
+  if is_void(state.born, now, 0) then  -- the former life began before the clock went back
+    redis.call("HSET", request, "began", string.format("%d", now))
+  end
   local tokens = mint(state, now)
   local fields = NOTHING
   if new.extras ~= NOTHING then

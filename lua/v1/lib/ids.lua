@@ -1,6 +1,7 @@
 -- Whether an id is new: that of a request, or that of a sub-request inside one.
 -- @include lib/state.lua
 -- @include lib/permits.lua
+-- @include lib/ahead.lua
 
 -- ------------------------------------------------------------------ sub-requests
 
@@ -68,14 +69,19 @@ end
 
 -- Returns true if a new life may replace the id's last one, which must have ended: it was abandoned; or, with `unique`, it
 -- was cancelled or began at least `unique` ms ago. The new life needs higher fences, and a later `born`, because the log
--- distinguishes endings by `born`.
+-- distinguishes endings by `born`. If the clock went back, `born` may lie far ahead: then `began` is when the life began.
 local function may_follow(state, new, now)
   if not is_ended(state) then
     return false
   end
   local window = string.match(new.extras.unique or "", "^%d+")
-  if window and (state.state == "cancelled" or now >= state.born + tonumber(window)) then
+  if window and state.state == "cancelled" then
     return true
+  elseif window then
+    local began = tonumber(redis.call("HGET", request, "began") or state.born)
+    if now >= began + tonumber(window) or is_void(began, now, 0) then
+      return true
+    end
   end
   return state.state == "cancelled" and redis.call("HEXISTS", request, "abandoned") == 1
 end

@@ -18,6 +18,7 @@ local count = tonumber(ARGV[8])  -- its messages
 local chain = ARGV[9]  -- the digest of all messages up to its last one
 -- @include lib/core.lua
 -- @include lib/lists.lua
+-- @include lib/ahead.lua
 
 if owner == "" or fresh == "" or not lease or lease < 0 or not most or most < 1 or most > 1000 or not count or count < 0 then
   return redis.error_reply("BADARGUMENT next_forward wants an owner, an epoch, ms, and 1 to 1000 messages")
@@ -31,9 +32,9 @@ if redis.call("HGET", state, "epoch") == epoch and redis.call("HGET", state, "se
   redis.call("HSET", state, "sequence", before + count, "chain", chain)
 end
 local clock = now_ms(now)
-local left = tonumber(redis.call("HGET", state, "until") or 0) - clock
-if redis.call("HGET", state, "owner") ~= owner and left > 0 then
-  return {"held", left}
+local ends = tonumber(redis.call("HGET", state, "until") or 0)
+if redis.call("HGET", state, "owner") ~= owner and ends > clock and (lease == 0 or not is_void(ends, clock, lease)) then
+  return {"held", ends - clock}
 end
 if redis.call("HSETNX", state, "epoch", fresh) == 1 then
   redis.call("HSET", state, "sequence", 0, "chain", "")

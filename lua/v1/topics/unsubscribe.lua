@@ -8,7 +8,7 @@ local subscriber = ARGV[1]  -- its name
 if redis.call("HDEL", conf, "read:" .. subscriber) == 0 then
   return 0
 end
-redis.call("HDEL", conf, "missed:" .. subscriber, "cursor:" .. subscriber, "seen:" .. subscriber)
+redis.call("HDEL", conf, "missed:" .. subscriber, "cursor:" .. subscriber, "seen:" .. subscriber, "back:" .. subscriber)
 redis.call("HINCRBY", conf, "subscribers", -1)
 if redis.call("EXISTS", stream) == 1 then
   redis.call("XGROUP", "DESTROY", stream, subscriber)

@@ -15,6 +15,7 @@ from fairlane.errors import (
     RedisUnreachable,
     RequestEnded,
     RequestExists,
+    RequestLost,
     RequestNotFound,
     type_of,
 )
@@ -45,6 +46,7 @@ from fairlane.operations.hand_over import (
     request_of,
     run_of,
 )
+from fairlane.operations.lives import logged_states
 from fairlane.operations.request_state import asks_of_progress, detail_of, progress_in
 from fairlane.operations.submit import Submission, open_request, submit
 from fairlane.operations.tokens import reschedule_active
@@ -629,9 +631,10 @@ async def submit_flow(steps: Sequence[PlannedStep], max_wait: Duration = 0.0) ->
     The call may be repeated with the same id, flow, properties and content. Raises what `submit`
     raises, and leaves nothing then, unless another producer submitted the flow with this id. If a
     later step was given up before the first one was there, cancels the flow, raises RequestEnded.
+    Raises RequestLost if a step of a repeat is gone, and the log does not show its end.
     """
-    first, *later = steps
-    await _refuse_another(first)
+    first = steps[0]
+    later = await _later_steps(first, steps[1:])
     begun: list[Submission] = []
     try:
         for step in reversed(later):
@@ -651,14 +654,38 @@ async def submit_flow(steps: Sequence[PlannedStep], max_wait: Duration = 0.0) ->
     return total
 
 
-async def _refuse_another(first: PlannedStep) -> None:
-    """Raises RequestExists if another flow has the id, because its later steps could be left."""
-    state, text = await read(first.id, "state", "flow")
-    if state not in {"", "abandoned"} and text != first.policy.flow:
+async def _later_steps(first: PlannedStep, later: Sequence[PlannedStep]) -> list[PlannedStep]:
+    """Returns the later steps without those that have ended and are no longer kept.
+
+    If the first step is there with all its bodies, the flow was submitted before. A step that has
+    ended must not begin anew, because its calls would be made once more. Raises RequestExists if
+    another flow has the id, because its later steps could be left.
+    """
+    state, is_open, born, text = await read(first.id, "state", "open", "born", "flow")
+    if state in {"", "abandoned"}:
+        return [*later]
+    if text != first.policy.flow:
         raise RequestExists(
             f"request {first.id} exists, and is not the first step of this flow: "
             "choose another id, or submit the same again"
         )
+    if is_open == "1":
+        return [*later]
+    rows = await run_all([hmget(one.id, "state", "over") for one in later])
+    kept = []
+    for one, row in zip(later, rows, strict=True):
+        seen, over = parse_fields(["state", "over"], row)
+        if not seen:
+            queue = one.policy.queue
+            ending = (await logged_states(queue, [one.id], int(born))).get(one.id, "lost")
+            if ending == "lost":
+                raise RequestLost(
+                    f"step {one.id} is gone, and the completion log of queue {queue} does not show "
+                    "its end: submit the flow with another id"
+                )
+        elif not over:  # else it was deleted
+            kept.append(one)
+    return kept
 
 
 async def _check_begun(first: PlannedStep, later: Sequence[PlannedStep]) -> None:
@@ -722,7 +749,7 @@ async def flow_progress(run: str) -> FlowProgress:
         if detail := detail_of(fields):
             found[one] = _StepRead(progress_in(one, detail, held), detail)
     steps = [_step(now, found) for now in found.values()]
-    return FlowProgress(run, place.flow, steps)
+    return FlowProgress(run, place.flow, steps, place.steps - len(steps))
 
 
 class _StepRead(NamedTuple):
@@ -745,7 +772,7 @@ def _step(now: _StepRead, all_steps: Mapping[str, _StepRead]) -> StepProgress:
 
 
 async def flow_state(run: str) -> str:
-    """Returns active, done or cancelled. Raises RequestNotFound."""
+    """Returns active, done, cancelled or unknown. Raises RequestNotFound."""
     return (await flow_progress(run)).state
 
 
@@ -756,9 +783,10 @@ async def wait_for_flow(run: str, clock: Callable[[], float], timeout_s: float |
     """
     began = clock()
     place = await place_of(run)
+    states = set[str]()
     for number in range(1, place.steps + 1):
-        await wait(request_of(run, number), clock, timeout_s, began)
-    return (await flow_progress(run)).state
+        states.add(await wait(request_of(run, number), clock, timeout_s, began))
+    return "cancelled" if "cancelled" in states else "done"
 
 
 async def last_step(run: str) -> str:

@@ -147,15 +147,17 @@ async def _read_log(queue: str, wanted: Iterable[Life]) -> dict[Life, str] | Non
     return found
 
 
-async def logged_ids(queue: str, ids: Iterable[str]) -> set[str]:
-    """Returns which of these ids have an ending in the log, be it that they were lost."""
-    left, found = {*ids}, set[str]()
-    at = b"-"
+async def logged_states(queue: str, ids: Iterable[str], since_ms: int = 0) -> dict[str, str]:
+    """Returns the first ending of each id in the log from a time on, be it that it was lost."""
+    left, found = {*ids}, dict[str, str]()
+    at = b"%d" % since_ms
     while left:
         page = await Command(b"XRANGE", keys.completed(queue), at, b"+", b"COUNT", _PAGE)
-        names = {_entry(fields).get("id", "") for _, fields in page}
-        found |= left & names
-        left -= names
+        for _, fields in page:
+            entry = _entry(fields)
+            if (name := entry.get("id", "")) in left:
+                found[name] = entry.get("state", "")
+                left.remove(name)
         if len(page) < _PAGE:
             break
         at = b"(" + page[-1][0]

@@ -25,7 +25,7 @@ from fairlane.errors import (
 )
 from fairlane.operations.create import GROUP, Digest, NewRequest, create, create_one
 from fairlane.operations.durability import check_replicas, confirm_submission
-from fairlane.operations.lives import logged_ids
+from fairlane.operations.lives import logged_states
 from fairlane.options import check_option_names, plain_options, policy_of
 from fairlane.options_table import OPTIONS
 from fairlane.protocol import keys, scripts
@@ -792,7 +792,7 @@ async def _submitted_before(queue: str, begun: Sequence[Move], fired: Fired) -> 
     if gone:
         entries = await Batch([Command(b"ZSCORE", keys.active(queue), name) for name in gone])
         had |= {name for name, at in zip(gone, entries, strict=True) if at and float(at) % 1}
-        had |= await logged_ids(queue, gone)
+        had |= {*await logged_states(queue, gone)}
     return had
 
 

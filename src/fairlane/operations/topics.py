@@ -236,7 +236,9 @@ async def acknowledge(topic: str, subscriber: str, ids: Iterable[str]) -> int:
         if not (mark and first.isascii() and rest.isascii() and first.isdigit() and rest.isdigit()):
             raise InvalidArgument(f"message id {one!r} is not valid: an id such as 5-1 is expected")
     stream, _ = keys.topic(topic)
-    acked: int = await Command(b"XACK", stream, subscriber, *wanted)
+    acked = 0
+    for start in range(0, len(wanted), _MOST):  # a call with all of them would hold Redis for long
+        acked += await Command(b"XACK", stream, subscriber, *wanted[start : start + _MOST])
     if not acked and subscriber not in await _subscribers(topic):
         raise await _not_found(topic, subscriber)
     return acked

@@ -29,6 +29,7 @@ T = TypeVar("T")
 MOST_HOOKS = 50  # of a queue: each may have one call on its way
 _LONGEST_URL = 2_048
 _LOCK_MS = 10_000  # a server that does not renew it for so long is dead
+_CLOCK_BACK_MS = 120_000  # a pause that begins so far ahead is of a clock that went back
 _STATES = ("done", "cancelled")
 _PREFIX = "whsec_"
 
@@ -55,8 +56,8 @@ class Deliveries(msgspec.Struct, frozen=True, kw_only=True):
     """How far a webhook is: it has delivered everything up to `cursor`.
 
     The next event failed `attempts` times since `failing_since_ms`, and is posted again at
-    `next_ms`; `pending` is its place. `stopped` says why nothing is posted any more. Times are of
-    the queue's Redis, in ms.
+    `next_ms`, after a pause of `pause_ms`; `pending` is its place. `stopped` says why nothing is
+    posted any more. Times are of the queue's Redis, in ms.
     """
 
     id: str
@@ -66,8 +67,13 @@ class Deliveries(msgspec.Struct, frozen=True, kw_only=True):
     attempts: int = 0
     failing_since_ms: int = 0
     next_ms: int = 0
+    pause_ms: int = 0
     last_error: str = ""
     stopped: str = ""
+
+    def is_due(self, now_ms: int) -> bool:
+        """Returns True if the pause is over, or began at a time that the clock has not reached."""
+        return not self.next_ms - self.pause_ms - _CLOCK_BACK_MS <= now_ms < self.next_ms
 
 
 class Hook(NamedTuple):
@@ -205,6 +211,8 @@ async def begin_round(queue: str, server: str) -> Round:
     is_new = await Command(b"SET", lock, server, b"NX", b"PX", _LOCK_MS)
     holder = server.encode() if is_new else await Command(b"GET", lock)
     if holder != server.encode():
+        # A lock that was taken before the clock went back would stay for longer.
+        await Command(b"PEXPIRE", lock, _LOCK_MS, b"LT")
         return Round(False, [], "", 0)
     _, *hashes, last, time = await Batch(
         [

@@ -49,7 +49,11 @@ class StepRow(msgspec.Struct):
 
 
 class FlowState(msgspec.Struct):
-    """A run of a flow. `state` is active, done or cancelled; `steps` are in the flow's order."""
+    """A run of a flow; `steps` are those that are still kept, in the flow's order.
+
+    `state` is active, done or cancelled. It is unknown if a step is no longer kept, because that
+    one may have been cancelled.
+    """
 
     id: str
     flow: str

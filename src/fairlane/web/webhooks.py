@@ -327,7 +327,7 @@ class Deliverer:
 
 def failed(now: Deliveries, log_id: str, posted: Posted, now_ms: int) -> Deliveries:
     """Returns the state after a failed post: when it is repeated, or why the webhook stops."""
-    since_ms = now.failing_since_ms or now_ms
+    since_ms = min(now.failing_since_ms or now_ms, now_ms)  # the clock may have gone back
     pause_ms = max(retry_delay_ms(now.attempts + 1, *BACKOFF_MS), int(posted.again_s * 1000))
     stopped = ""
     if posted.is_over:
@@ -336,7 +336,7 @@ def failed(now: Deliveries, log_id: str, posted: Posted, now_ms: int) -> Deliver
         stopped = f"it failed for {GIVE_UP_MS // 3_600_000} hours"
     return msgspec.structs.replace(
         now, pending=log_id, attempts=now.attempts + 1, failing_since_ms=since_ms,
-        next_ms=now_ms + pause_ms, last_error=posted.error, stopped=stopped,
+        next_ms=now_ms + pause_ms, pause_ms=pause_ms, last_error=posted.error, stopped=stopped,
     )  # fmt: skip
 
 
@@ -354,14 +354,14 @@ def _delivered(now: Deliveries, log_id: str) -> Deliveries:
 
 def _without_failure(now: Deliveries) -> Deliveries:
     return msgspec.structs.replace(
-        now, pending="", attempts=0, failing_since_ms=0, next_ms=0, last_error=""
+        now, pending="", attempts=0, failing_since_ms=0, next_ms=0, pause_ms=0, last_error=""
     )
 
 
 def _is_due(hook: Hook, found: Round) -> bool:
     now = hook.deliveries
     has_more = place(found.newest) != place(now.cursor)
-    return not now.stopped and has_more and now.next_ms <= found.now_ms
+    return not now.stopped and has_more and now.is_due(found.now_ms)
 
 
 def id_of(queue: str, log_id: str) -> str:

@@ -87,6 +87,16 @@ def test_what_is_not_acknowledged_in_time_comes_again(topic: Topic):
     assert topic.fetch("a", redeliver_s=0) == []
 
 
+def test_very_many_messages_are_acknowledged_in_several_calls(topic: Topic, redis_client: Any):
+    topic.subscribe("a")
+    topic.publish_many(str(number) for number in range(2_500))
+    taken = [one for _ in range(3) for one in topic.fetch("a", 1_000)]
+    redis_client.config_resetstat()
+    assert topic.ack("a", taken) == 2_500
+    assert redis_client.info("commandstats")["cmdstat_xack"]["calls"] == 3
+    assert topic.overview().subscribers[0].lag == 0
+
+
 def test_a_message_whose_work_raises_comes_again(topic: Topic):
     topic.subscribe("a")
     topic.publish_many(["one", "two"])

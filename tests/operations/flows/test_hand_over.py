@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from fairlane import settings
-from fairlane.errors import FairlaneError, RequestEnded
+from fairlane import Change, settings
+from fairlane.errors import FairlaneError, RequestEnded, RequestLost
 from fairlane.operations import hand_over as hand_overs
 from fairlane.operations import request_checks, workers
 from fairlane.operations.completion import parse_results
@@ -219,6 +219,37 @@ def test_a_first_step_that_is_lost_before_any_look_cancels_the_others(plain: Any
     progress = queue.request(SECOND).progress()
     reason = "flow: request r.1 is gone before all of it was handed over"
     assert (progress.state, progress.reason) == ("cancelled", reason)
+
+
+@pytest.mark.parametrize("how", ["expired", "deleted"])
+def test_a_flow_submitted_again_runs_no_step_that_is_no_longer_kept(
+    plain: Any, queue: Queue, how: str
+):
+    start(plain, TWO_STEPS)
+    work_off(plain)
+    if how == "deleted":
+        queue.change(queue.select(Change.delete(), [SECOND]))
+    else:
+        plain.client.delete(keys.request_hash(SECOND))
+    assert plain.run(flow_state("r")) == "unknown"
+    start(plain, TWO_STEPS)
+    assert plain.client.hget(keys.request_hash(SECOND), "feed") is None
+    assert [one[:2] for one in counts(plain)] == [("check", "done")]
+
+
+@pytest.mark.parametrize("state", ["", "lost"])
+def test_a_flow_is_refused_if_a_step_is_gone_whose_end_the_log_does_not_show(
+    plain: Any, state: str
+):
+    start(plain, TWO_STEPS)
+    work_off(plain)
+    for key in (keys.request_hash(SECOND), keys.completed("req")):
+        plain.client.delete(key)
+    if state:
+        plain.client.xadd(keys.completed("req"), {"id": SECOND, "state": state})
+    with pytest.raises(RequestLost, match=f"step {SECOND} is gone, and the completion log of"):
+        start(plain, TWO_STEPS)
+    assert not plain.client.exists(keys.request_hash(SECOND))
 
 
 def test_nothing_of_what_a_cancelled_step_was_fed_with_stays(plain: Any, queue: Queue):

@@ -74,6 +74,18 @@ def test_the_slowest_reader_holds_what_it_has_not_read(queue: Queue, redis_clien
     assert redis_client.xlen(LOG) == 10, "the newest stay for readers that begin later"
 
 
+def test_a_lock_of_a_clock_that_went_back_ends_soon(queue: Queue, redis_client: redis.Redis):
+    queue.driver.run(webhooks.add_webhook("req", "billing", "https://example.com/"))
+    redis_client.set(keys.hooks_lock("req"), "killed", px=DAY)
+    assert not queue.driver.run(webhooks.begin_round("req", "other")).is_own
+    assert redis_client.pttl(keys.hooks_lock("req")) <= 10_000
+    redis_client.pexpire(keys.hooks_lock("req"), 5_000)
+    assert not queue.driver.run(webhooks.begin_round("req", "other")).is_own
+    assert redis_client.pttl(keys.hooks_lock("req")) <= 5_000, "a lock that holds is left"
+    queue.driver.run(webhooks.remove_webhook("req", "billing"))
+    redis_client.delete(keys.hooks_lock("req"))
+
+
 def test_a_reader_that_ends_holds_nothing(queue: Queue, redis_client: redis.Redis):
     log(redis_client, 50)
     queue.driver.run(mark("req", {"one": "1-0"}, DAY))

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from tests.support.scripts.requests import HOUR, toks
+from tests.support.scripts.requests import HOUR, MINUTE, toks
 
 if TYPE_CHECKING:
     from tests.support.scripts.requests import Lane
@@ -35,6 +35,22 @@ def test_another_submission_is_kept_off_within_the_window_after_the_beginning(la
     assert again(lane, 5_000)[0] == b"kept"
     lane.now += 1
     assert again(lane, 5_000)[0] == b"abandoned"
+
+
+def test_a_window_holds_no_longer_if_the_clock_goes_back(lane: Lane):
+    end(lane)
+    born = lane.number("born")
+    lane.later(-MINUTE)
+    assert again(lane, 5_000)[0] == b"kept"
+    lane.later(-HOUR)
+    assert again(lane, 5_000)[0] == b"abandoned"
+    _, tokens, later = again(lane, 5_000, over=born)
+    assert later > born
+    lane.complete(lane.take(toks(tokens)[0]))
+    lane.later(4_999)
+    assert again(lane, 5_000, digest="d3")[0] == b"kept", "the new life has its own window"
+    lane.later(1)
+    assert again(lane, 5_000, digest="d3")[0] == b"abandoned"
 
 
 def test_a_new_life_begins_when_the_ending_of_the_former_one_is_in_the_log(lane: Lane):

@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from tests.support.scripts.requests import HOUR, MINUTE
+
 if TYPE_CHECKING:
     from tests.support.scripts.requests import Lane
 
@@ -100,6 +102,22 @@ def test_another_forwarder_waits_until_the_lease_ends(lane: Lane):
     lane.later(1)
     assert take(lane, "b") == [b"ok", b"epoch-of-a", 0, b"", 0, [b"a"]]
     assert take(lane, "a") == [b"held", LEASE]
+
+
+def test_a_lease_of_a_clock_that_went_back_is_void(lane: Lane):
+    push(lane, "a")
+    take(lane)
+    lane.later(-MINUTE)
+    assert take(lane, "b") == [b"held", LEASE + MINUTE]
+    lane.later(-HOUR)
+    assert take(lane, "b", lease=0) == [b"held", LEASE + MINUTE + HOUR]
+    assert take(lane, "b")[5] == [b"a"]
+    assert take(lane, "a") == [b"held", LEASE]
+
+
+def test_a_long_lease_is_not_taken_for_one_of_a_clock_that_went_back(lane: Lane):
+    take(lane, lease=HOUR)
+    assert take(lane, "b", lease=HOUR) == [b"held", HOUR]
 
 
 def test_each_batch_extends_the_lease(lane: Lane):

@@ -8,6 +8,7 @@ import pytest
 
 from fairlane.protocol import keys
 from tests.support.scripts.requests import HOUR, T0
+from tests.support.wait import wait_until
 
 if TYPE_CHECKING:
     from tests.support.scripts.requests import Lane
@@ -184,6 +185,52 @@ def test_a_page_that_is_full_of_repeats_goes_on_behind_them(lane: Lane):
     take(lane)
     pages = [take(lane, most=2, redeliver=0)[0] for _ in range(3)]
     assert pages == [[b"a", b"b"], [b"c", b"d"], [b"a", b"b"]]
+
+
+@pytest.mark.parametrize("count", [1, 2_500])
+def test_what_was_delivered_before_the_clock_went_back_comes_again(lane: Lane, count: int):
+    subscribe(lane)
+    for _ in range(0, count, 500):
+        publish(lane, *["a"] * min(count, 500))
+    lane.later(2 * HOUR)
+    while take(lane, most=1_000)[1]:
+        pass
+    deliver_later(lane, 2 * HOUR)
+    lane.later(-2 * HOUR)
+    for _ in range(0, count, 1_000):
+        take(lane, most=1)
+    assert not lane.client.hexists(CONF, "back:s")
+    again: list[bytes] = []
+
+    def has_come() -> bool:
+        again.extend(take(lane, most=1_000, redeliver=1)[0])
+        return len(again) >= count
+
+    wait_until(has_come)
+
+
+def deliver_later(lane: Lane, ms: int) -> None:
+    """Makes Redis believe that it delivered all messages of the topic so much later."""
+    now = 1000 * int(lane.client.time()[0])
+    payload = bytearray(lane.client.dump(STREAM)[:-8])
+    at = 0
+    while at <= len(payload) - 8:
+        time = int.from_bytes(payload[at : at + 8], "little")
+        if now - HOUR < time < now + HOUR:
+            payload[at : at + 8] = (time + ms).to_bytes(8, "little")
+            at += 7
+        at += 1
+    lane.client.restore(STREAM, 0, bytes(payload) + crc64(payload), replace=True)
+
+
+def crc64(payload: bytes | bytearray) -> bytes:
+    """Returns the checksum of a value as DUMP writes it."""
+    found = 0
+    for byte in payload:
+        found ^= byte
+        for _ in range(8):
+            found = found >> 1 ^ (0x95AC9329AC4BC9B5 if found & 1 else 0)
+    return found.to_bytes(8, "little")
 
 
 def test_what_the_retention_deleted_unread_is_counted_as_missed(lane: Lane):

@@ -269,6 +269,18 @@ def test_pauses_grow_and_a_day_of_failures_is_the_end(monkeypatch: pytest.Monkey
     assert failed(Deliveries(id="a", cursor="0"), "1-0", Posted("x", again_s=900), 0).next_ms >= 900
 
 
+def test_a_pause_of_a_clock_that_went_back_is_over():
+    at_ms = 10 * GIVE_UP_MS
+    failing = failed(Deliveries(id="a", cursor="0-0"), "5-0", Posted("x", again_s=3_600), at_ms)
+    assert not failing.is_due(at_ms)
+    assert not failing.is_due(at_ms - 60_000)
+    assert failing.is_due(at_ms - 180_000)
+    assert failing.is_due(failing.next_ms)
+    again = failed(failing, "5-0", Posted("x"), at_ms - 180_000)
+    assert again.failing_since_ms == at_ms - 180_000
+    assert not again.is_due(at_ms - 180_000)
+
+
 @pytest.mark.parametrize("log_id", ["5-0", "6-0", "10-0"])
 def test_an_event_that_is_wanted_no_more_takes_its_failures_along(log_id: str):
     failing = failed(Deliveries(id="a", cursor="0-0"), "5-0", Posted("status 500"), 1_000)
