@@ -1,4 +1,8 @@
-"""Calls a handler for each sub-request of a slice."""
+"""Calls a handler for each sub-request of a slice.
+
+Each call has a copy of the context variables that the start of its process left. So no call reads
+what another one has set.
+"""
 
 from __future__ import annotations
 
@@ -7,6 +11,7 @@ import contextlib
 import traceback
 from collections.abc import Awaitable, Coroutine
 from contextlib import suppress
+from contextvars import copy_context
 from dataclasses import dataclass, field
 from time import perf_counter, perf_counter_ns
 from typing import TYPE_CHECKING, Any
@@ -16,6 +21,7 @@ from fairlane.common import clock
 from fairlane.common.clock import retry_delay_ms
 from fairlane.common.fingerprint import CAUSE
 from fairlane.common.text import shortened
+from fairlane.common.variables import run_in
 from fairlane.errors import FairlaneError, InvalidArgument, type_of
 from fairlane.model import RESULT_HEAD, Entry, Slice, Verdict, result_head
 from fairlane.operations.chosen import Fan, Next
@@ -590,7 +596,8 @@ class Runner:
             before = perf_counter_ns()
             try:
                 body = entry[1][1]
-                result = call(body, self._context(taken, entry)) if wants_context else call(body)
+                args = (body, self._context(taken, entry)) if wants_context else (body,)
+                result = copy_context().run(call, *args)
             except BaseException as error:  # noqa: BLE001  even SystemExit is the sub-request's failure
                 if termination.is_marked:
                     termination.after_call(error)
@@ -620,6 +627,7 @@ class Runner:
             try:
                 body = entry[1][1]
                 called = call(body, self._context(taken, entry)) if wants_context else call(body)
+                called = run_in(copy_context(), called)
                 self._task = task
                 result = await (self._within(limit_s, taken, entry, called) if limit_s else called)
             except BaseException as error:
@@ -647,7 +655,7 @@ class Runner:
         if limit_s:
             self._begin(taken, entries[0] if len(entries) == 1 else None, limit_s)
         try:
-            results = self._call_batch(taken, entries)
+            results = copy_context().run(self._call_batch, taken, entries)
         except BaseException as raised:  # noqa: BLE001  the batch's failure, even SystemExit
             error = raised
         if termination.is_marked:
@@ -663,7 +671,7 @@ class Runner:
         limit_s, before, error, results = self._limit_s(taken), perf_counter_ns(), None, None
         only, task = entries[0] if len(entries) == 1 else None, asyncio.current_task()
         try:
-            called = self._call_batch(taken, entries)
+            called = run_in(copy_context(), self._call_batch(taken, entries))
             self._task = task
             results = await (self._within(limit_s, taken, only, called) if limit_s else called)
         except BaseException as raised:
