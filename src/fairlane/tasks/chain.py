@@ -54,8 +54,10 @@ class Link(NamedTuple):
                 "of the call before it as its first argument"
             )
         mark = secrets.token_bytes(16)
-        bound = signature.bind((msgspec.Raw(mark), *self.args), self.kwargs)
-        before, _, after = signature.encode(codec, bound).partition(mark)
+        bound = signature.bind((None, *self.args), self.kwargs)
+        del bound[signature.first]
+        result = {signature.first: msgspec.Raw(mark)}
+        before, _, after = signature.encode(codec, bound, encoded=result).partition(mark)
         if not joins:
             return Wrap(before, after, codec.none)
         opening, between, closing = codec.list_marks(joins)
