@@ -48,6 +48,16 @@ def test_an_async_iterator_keeps_no_result_that_it_has_yielded(app: App):
     asyncio.run(run())
 
 
+def test_the_traceback_of_an_error_begins_in_the_task(app: App):
+    @app.task(attempts=1)
+    def fails() -> None:
+        raise ValueError("bad")
+
+    with eager(app), pytest.raises(TaskError) as raised:
+        fails.submit().result()
+    assert raised.value.traceback.count("  File ") == 1
+
+
 def test_each_call_has_the_context_variables_of_the_start(app: App):
     """Also those of asyncio, which run in threads; and the test keeps its own."""
     side: ContextVar[str] = ContextVar("side", default="unset")

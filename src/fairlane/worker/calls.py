@@ -331,7 +331,11 @@ def _reason_of(error: Retry | Reject) -> str:
     except BaseException:  # noqa: BLE001  a subclass may raise anything
         text = type(error).__name__
     cause = error.__cause__ or (None if error.__suppress_context__ else error.__context__)
-    return text if cause is None else f"{text}\n{CAUSE}\n{_text_of(cause)}"
+    if cause is None:
+        return text
+    head = f"{shortened(text, settings.MAX_ERROR // 4)}\n{CAUSE}\n"
+    room = settings.MAX_ERROR - len(head.encode())
+    return head + shortened(_text_of(cause, room), room)
 
 
 def _pause_of(error: Retry) -> float | None:
@@ -340,8 +344,11 @@ def _pause_of(error: Retry) -> float | None:
     return float(after) if is_seconds(after) else None
 
 
-def _text_of(error: BaseException) -> str:
-    """Returns the traceback, from the handler's own first frame on."""
+def _text_of(error: BaseException, most: int = settings.MAX_ERROR) -> str:
+    """Returns the traceback, from the handler's own first frame on.
+
+    A message is shortened, so that its type and the place are in the `most` bytes that are kept.
+    """
     if isinstance(error, TimedOut):  # its cause has the place where the handler was
         cause = error.__cause__
         return str(error) if cause is None else f"{error}\n{_text_of(cause)}"
@@ -351,7 +358,13 @@ def _text_of(error: BaseException) -> str:
     try:
         report = traceback.TracebackException(type(error), error, trace, compact=True)
         report.stack = traceback.StackSummary.from_list(_others(trace, report.stack))
-        return "".join(report.format())
+        text, last = "".join(report.format()), "".join(report.format_exception_only())
+        if not text.endswith(last):  # a group's own line is not its last
+            return text
+        trail = text.removesuffix(last)
+        return trail + shortened(
+            last, max(most // 4, most - len(trail.encode(errors="backslashreplace")))
+        )
     except BaseException:  # noqa: BLE001  methods of the handler's own classes run here
         return f"{type(error).__name__}, which has no text\n"
 
