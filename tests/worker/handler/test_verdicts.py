@@ -553,9 +553,12 @@ def test_a_batch_with_a_limit_names_its_entry_when_it_is_the_only_one(
 
 
 def test_a_long_message_keeps_its_type_and_its_place(run: Run):
+    def fail() -> None:
+        raise ValueError("a" * 9_000 + "z")
+
     def handler(body: bytes) -> None:
         try:
-            raise ValueError("a" * 9_000 + "z")
+            fail()
         except ValueError as error:
             if body == b"plain":
                 raise
@@ -563,7 +566,7 @@ def test_a_long_message_keeps_its_type_and_its_place(run: Run):
 
     for verdict in run(handler, slice_of(b"plain", b"cause")).verdicts:
         found = read_failure(verdict.error)
-        assert (found.type, found.function) == ("ValueError", "handler")
+        assert (found.type, found.function) == ("ValueError", "fail")
         assert "aaaa" in found.message
         assert verdict.error.rstrip().endswith("z")
         assert len(verdict.error) <= settings.MAX_ERROR
