@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from signal import Signals
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -97,6 +98,14 @@ def test_it_is_freed_when_the_first_step_is_deleted(queue: Queue, redis_client: 
         (lambda shared: shared.set("a", b"x"), "value of 'a' is a bytes, which JSON has not"),
         (lambda shared: shared.set("a", {1: 2, "a": 3}), "value of 'a' has a dict .*: keys are te"),
         (lambda shared: shared.set("a", {(1, 2): 3}), "keys are text"),
+        (lambda shared: shared.set("a", {1: 2}), "value of 'a' has a dict .*: keys are text"),
+        (lambda shared: shared.set("a", [{"b": {True: 1}}]), "keys are text"),
+        (lambda shared: shared.set("a", (1, 2)), "value of 'a' has a tuple, which would come back"),
+        (
+            lambda shared: shared.set("a", {"b": [Signals.SIGINT]}),
+            "has a Signals, which would come",
+        ),
+        (lambda shared: shared.swap("a", None, [(1,)]), "value of 'a' has a tuple"),
         (lambda shared: shared.set("a", ["\ud800"]), "value of 'a' has half of a surrogate pair"),
         (lambda shared: shared.swap("a", "\ud800", 1), "value of 'a' has half of a surrogate"),
         (lambda shared: shared.set("\ud800", 1), r"name '\\ud800' of a shared value is not valid"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -25,8 +26,15 @@ if TYPE_CHECKING:
 
 
 @pytest.fixture(params=["sync", "async", "mixed"])
-def app(request: pytest.FixtureRequest) -> App:
-    """Makes an app with the task `run`; `mixed` also has a task of the other kind."""
+def kind(request: pytest.FixtureRequest) -> str:
+    """Returns of which kind the task `run` is; `mixed` also has a task of the other kind."""
+    found: str = request.param
+    return found
+
+
+@pytest.fixture
+def app(kind: str) -> App:
+    """Makes an app with the task `run`."""
     made = App("images")
     body: Callable[[int], Any] = some
 
@@ -34,8 +42,8 @@ def app(request: pytest.FixtureRequest) -> App:
         await asyncio.sleep(0)
         return body(n)
 
-    made.task(name="run")(body if request.param == "sync" else run)
-    if request.param == "mixed":
+    made.task(name="run")(body if kind == "sync" else run)
+    if kind == "mixed":
         made.task(name="other")(some)
     return made
 
@@ -209,6 +217,40 @@ def test_middleware_runs_around_each_call_the_first_one_outermost(app: App, is_a
     with pytest.raises(ValueError, match="bad"):
         call(app, body_of(app, "run", n=5))
     assert seen[3:] == [("run", {"n": 5}, 4), "inner", "bad"]
+
+
+@pytest.mark.parametrize("is_async", [False, True], ids=["sync", "async"])
+def test_what_a_middleware_sets_reaches_its_call_and_no_other(is_async: bool, kind: str):
+    """Whether the middleware and the task are of one kind or of two."""
+    app = App("images")
+    side: ContextVar[str] = ContextVar("side", default="unset")
+
+    def sync_around(made: TaskCall) -> Iterator[None]:
+        token = side.set("set")
+        yield
+        side.reset(token)
+
+    async def async_around(made: TaskCall) -> AsyncIterator[None]:
+        token = side.set("set")
+        await asyncio.sleep(0)
+        yield
+        side.reset(token)
+
+    def reads() -> str:
+        found = side.get()
+        side.set("left behind")
+        return found
+
+    async def reads_async() -> str:
+        return reads()
+
+    app.middleware(async_around if is_async else sync_around)
+    app.task(name="run")(reads if kind == "sync" else reads_async)
+    if kind == "mixed":
+        app.task(name="other")(reads)
+
+    assert call(app, body_of(app, "run")) == b'"set"'
+    assert side.get() == "unset"
 
 
 @pytest.mark.parametrize(

@@ -10,6 +10,7 @@ from fairlane import (
     App,
     ArgumentsRefused,
     InvalidArgument,
+    QueueFull,
     Reject,
     TaskCancelled,
     TaskError,
@@ -138,6 +139,10 @@ def test_what_is_not_valid_is_refused_and_nothing_is_written(app: App, redis_cli
         (lambda: chain(fetch.s()).submit(), ArgumentsRefused, "name"),
         (lambda: group(fetch.s("a")).submit(limit=0), InvalidArgument, "limit 0"),
         (
+            lambda: chain(fetch.s("a"), fetch.with_options(id="x").s()).submit(),
+            *(InvalidArgument, r"task fetch of a chain has the id x: .* chain\(...\).submit\(id="),
+        ),
+        (
             lambda: chain(fetch.with_options(durable=1).s("a")).submit(),
             *(InvalidArgument, "has the option durable"),
         ),
@@ -173,6 +178,31 @@ def test_a_group_has_the_options_of_its_tasks(app: App):
     assert kept(other.id) != kept(single.id)
     run = chain(group(pay.s(1), pay.s(2)), after.s()).submit()
     assert kept(f"{run.id}.1") == kept(single.id)
+
+
+def test_the_submission_of_a_chain_waits_for_room_as_its_first_task_does(app: App):
+    app.queue.set_max_waiting(1)
+    app.queue.submit_request(["fills the queue"])
+
+    @app.task(max_wait=0.01)
+    def look(n: int) -> int:
+        return n
+
+    for way in (
+        chain(look.s(1), group(look.s(), look.s()), look.s()),
+        chain(group(look.s(1), look.s(2)), look.s()),
+    ):
+        with pytest.raises(QueueFull, match="queue images has 1 waiting"):
+            way.submit()
+
+
+def test_the_result_of_a_chain_has_a_timeout_in_seconds(app: App):
+    @app.task
+    def look(n: int) -> int:
+        return n
+
+    with pytest.raises(InvalidArgument, match="timeout '5s' is not valid: seconds are expected"):
+        chain(look.s(1)).submit().result("5s")  # type: ignore[arg-type]
 
 
 def test_options_of_a_group_have_the_words_of_with_options_and_one_value(app: App):

@@ -35,6 +35,7 @@ from fairlane import (
     settings,
 )
 from fairlane.protocol import keys
+from fairlane.protocol.request_hash import read
 from fairlane.protocol.steps import Command
 from fairlane.tasks import executor as call_stream
 from fairlane.tasks.executor import EndedPace
@@ -276,6 +277,23 @@ def test_a_request_with_very_many_calls_is_followed_by_another(
     endings = list(app.queue.completions("0", follow=False))
     assert len(endings) > 1
     assert sum(ending.total for ending in endings) == 40
+
+
+def test_calls_of_an_executor_have_a_deadline_each_and_one_rate(
+    app: App, tasks: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+):
+    """A call that comes late begins a request, whose deadline begins and whose rate goes on."""
+    monkeypatch.setattr(call_stream, "_CALLS_PART", 0.0)
+    with Executor(app, deadline="1h", rate="1000/s") as executor:
+        futures = []
+        for n in range(2):
+            futures.append(executor.submit(tasks["double"], n))
+            run_until_done(app, futures[-1])
+        assert [future.result(20) for future in futures] == [0, 2]
+    ids = [ending.id for ending in app.queue.completions("0", follow=False)]
+    ids.append(app.queue.submit_request(["x"], rate="1000/s").id)
+    first, second, of_its_own = (app.queue.driver.run(read(one, "rates"))[0] for one in ids)
+    assert first == second != of_its_own
 
 
 def test_a_cancelled_request_ends_its_futures(app: App, tasks: dict[str, Any]):

@@ -99,6 +99,16 @@ def test_a_context_may_stand_at_any_place_and_is_no_argument():
     assert call(app, sent(task, "a", "b"), context_of()) == b"\"a ('b',) r1 7.5 False\""
 
 
+def test_the_context_is_refused_as_an_argument_also_of_a_task_that_takes_any_name():
+    def ask(ctx: Context, **more: int) -> int:
+        return len(more)
+
+    app, task = made(ask)
+    with pytest.raises(ArgumentsRefused, match="argument ctx is the worker's Context: leave it o"):
+        sent(task, ctx=5)
+    assert call(app, sent(task, other=5), context_of()) == b"1"
+
+
 def test_a_plain_call_needs_no_worker_and_makes_a_context_of_its_own():
     def ask(ctx: Context, path: str) -> str:
         return f"{path} {ctx.attempt} {ctx.cancelled}"

@@ -12,6 +12,7 @@ from decimal import Decimal
 from typing import TYPE_CHECKING, Any, NamedTuple
 from uuid import UUID
 
+import msgspec
 import pytest
 
 from fairlane import App, ArgumentsRefused, Executor, Reject, TaskError, chain, group
@@ -105,6 +106,10 @@ VALUES: list[Any] = [
     {"a": (1,)},
     Decimal("1.10"),
     Decimal("NaN"),
+    Decimal("sNaN"),
+    msgspec.Raw(b"1"),
+    msgspec.Raw(b"no value"),
+    [msgspec.Raw(b"[1]")],
     datetime(2026, 1, 2, 3, tzinfo=UTC),
     datetime(2026, 1, 2, 3, 4, 5, 6),  # noqa: DTZ001
     date(2026, 1, 2),
@@ -247,6 +252,14 @@ def test_a_refusal_names_the_place_and_the_remedy(annotation: Any, value: Any, w
     with pytest.raises(ArgumentsRefused) as refused:
         task.encode_call(value)
     assert why in str(refused.value)
+
+
+def test_a_value_of_too_many_levels_is_refused_by_name():
+    task, value = task_of(Any, "json", lambda value: value), [1]
+    for _ in range(900):
+        value = [value]  # type: ignore[list-item]
+    with pytest.raises(ArgumentsRefused, match="argument value cannot be encoded: it contains"):
+        task.encode_call(value)
 
 
 def test_every_way_to_call_a_task_refuses_the_value(monkeypatch: pytest.MonkeyPatch):

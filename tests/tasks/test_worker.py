@@ -6,6 +6,8 @@ import contextlib
 import json
 import signal
 import socket
+import subprocess
+import sys
 from typing import TYPE_CHECKING, Literal
 
 import pytest
@@ -259,6 +261,17 @@ def test_a_file_that_a_module_of_python_hides_is_named(program: Program, name: s
     program.file(APPS, f"{name}.py")
     ended = program("worker", "--app", f"{name}:images", "--until-idle")
     ended.refused(2, f"your file {name}.py is hidden by another module {name}", "rename your file")
+
+
+def test_a_file_with_the_name_of_a_library_is_not_imported_in_its_place(program: Program):
+    """`-P`: as the command rq-worker, whose path begins without the current folder."""
+    program.file(APPS, "mine.py")
+    program.file(b"", "msgspec.py")
+    words = [sys.executable, "-P", "-m", "fairlane", "worker", "--app", "mine:more", "--until-idle"]
+    ended = subprocess.run(
+        words, cwd=program.folder, env=program.env, capture_output=True, text=True, check=False
+    )
+    assert ended.returncode == 0, ended.stderr
 
 
 def test_an_app_that_is_registered_wrongly_is_placed_in_the_users_file(program: Program):

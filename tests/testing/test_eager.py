@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 import weakref
+from contextvars import ContextVar
 from typing import Any
 
 import pytest
@@ -45,6 +46,38 @@ def test_an_async_iterator_keeps_no_result_that_it_has_yielded(app: App):
                 assert kept() is None
 
     asyncio.run(run())
+
+
+def test_the_traceback_of_an_error_begins_in_the_task(app: App):
+    @app.task(attempts=1)
+    def fails() -> None:
+        raise ValueError("bad")
+
+    with eager(app), pytest.raises(TaskError) as raised:
+        fails.submit().result()
+    assert raised.value.traceback.count("  File ") == 1
+
+
+def test_each_call_has_the_context_variables_of_the_start(app: App):
+    """Also those of asyncio, which run in threads; and the test keeps its own."""
+    side: ContextVar[str] = ContextVar("side", default="unset")
+
+    @app.on_startup
+    async def start() -> None:
+        side.set("set")
+
+    @app.task
+    def reads() -> str:
+        return side.get()
+
+    async def run() -> list[str]:
+        with eager(app):
+            return [await (await reads.asubmit()).result() for _ in range(2)]
+
+    assert asyncio.run(run()) == ["set", "set"]
+    with eager(app):
+        assert reads.submit().result() == "set"
+    assert side.get() == "unset"
 
 
 def test_a_submitted_call_has_ended_with_a_typed_value(app: App):

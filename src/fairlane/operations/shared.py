@@ -30,6 +30,9 @@ if TYPE_CHECKING:
 _NAME = re.compile(r"[^\x00-\x1f\x7f]{1,128}")
 _LARGEST = 2**53 - 1  # of a whole number that Lua adds to
 _MISSING = ""
+_SCALARS = frozenset({bool, int, float, str, type(None)})
+_KINDS = "use None, bool, int, float, str, list or dict"
+_OTHER_KEY = "a dict with a key that is no text: keys are text"
 
 
 class _Caller(NamedTuple):
@@ -117,6 +120,8 @@ def value_text(name: str, value: Any) -> str:
         raise InvalidArgument(f"value of {name!r} {_problem_of(value)}") from None
     if value is None:
         raise InvalidArgument(f"value of {name!r} is None: delete it instead")
+    if changed := _changed(value):
+        raise InvalidArgument(f"value of {name!r} has {changed}")
     if not _is_text(text):
         raise InvalidArgument(
             f"value of {name!r} has half of a surrogate pair: give text that UTF-8 can hold"
@@ -144,9 +149,23 @@ def _problem_of(value: Any) -> str:
     try:
         json.dumps(value, skipkeys=True, allow_nan=False)
     except (TypeError, ValueError, RecursionError):
-        kinds = "use None, bool, int, float, str, list or dict"
-        return f"is {type_of(value)}, which JSON has not: {kinds}"
-    return "has a dict with a key that is no text: keys are text"  # so they cannot be sorted
+        return f"is {type_of(value)}, which JSON has not: {_KINDS}"
+    return f"has {_OTHER_KEY}"  # so they cannot be sorted
+
+
+def _changed(value: Any) -> str:
+    """Returns what would come back as another type, with the remedy; "" = nothing would."""
+    if type(value) is dict:
+        if any(type(key) is not str for key in value):
+            return _OTHER_KEY
+        parts: Any = value.values()
+    elif type(value) is list:
+        parts = value
+    elif type(value) in _SCALARS:
+        return ""
+    else:
+        return f"{type_of(value)}, which would come back as another type: {_KINDS}"
+    return next(filter(None, map(_changed, parts)), "")
 
 
 def _is_text(text: str) -> bool:

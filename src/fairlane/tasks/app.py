@@ -10,7 +10,7 @@ import os
 import re
 import threading
 import weakref
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterable, Iterator
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Iterator
 from concurrent.futures import CancelledError
 from dataclasses import dataclass, field
 from typing import (
@@ -28,6 +28,7 @@ from typing import (
 
 from fairlane import aio, settings
 from fairlane.common.text import plural
+from fairlane.common.variables import run_in
 from fairlane.errors import InvalidArgument, type_of
 from fairlane.operations.schedules import (
     DEFAULT_MISSED,
@@ -46,6 +47,7 @@ from fairlane.tasks.task import Task
 
 if TYPE_CHECKING:
     from asyncio import AbstractEventLoop
+    from contextvars import Context as Variables
 
     from fairlane.drivers.sync import SyncDriver
     from fairlane.option_types import TaskOptions
@@ -58,6 +60,7 @@ if TYPE_CHECKING:
 
 __fairlane_caller__ = True  # its frames are left out of a task's traceback
 _LOOK_S = 0.2  # between looks whether a call's result is still wanted
+_CANCEL_S = 1.5  # for a coroutine that was cancelled to end
 # ------------------------------------------------------------------ schedules
 # Tasks on a schedule: what App.cron registers, and what a worker of the app writes to Redis.
 
@@ -115,8 +118,10 @@ class ProcessLoop:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._thread: threading.Thread | None = None
 
-    def run(self, called: Awaitable[T], context: Context | None = None) -> T:
-        """Runs a coroutine to its end and returns its result; raises what the coroutine raises.
+    def run(
+        self, called: Coroutine[Any, Any, T], variables: Variables, context: Context | None = None
+    ) -> T:
+        """Runs a coroutine in these context variables; returns its result, or raises its error.
 
         The coroutine is cancelled soon after the context reports that its result is not wanted. A
         call from within this loop has a loop of its own, because it would wait for itself.
@@ -124,10 +129,11 @@ class ProcessLoop:
         if threading.current_thread() is self._thread:
             nested = ProcessLoop()
             try:
-                return nested.run(called, context)
+                return nested.run(called, variables, context)
             finally:
                 nested.close()
-        done = asyncio.run_coroutine_threadsafe(_outcome(called), self._running())
+        ended = threading.Event()
+        done = asyncio.run_coroutine_threadsafe(_outcome(called, variables, ended), self._running())
         while True:
             try:
                 value, error = done.result(None if context is None else _LOOK_S)
@@ -136,6 +142,7 @@ class ProcessLoop:
                     done.cancel()
                 continue
             except CancelledError:
+                ended.wait(_CANCEL_S)  # because two threads cannot use its variables together
                 raise asyncio.CancelledError from None
             if error is not None:
                 raise error
@@ -161,14 +168,18 @@ class ProcessLoop:
             return self._loop
 
 
-async def _outcome(called: Awaitable[T]) -> tuple[T | None, BaseException | None]:
+async def _outcome(
+    called: Coroutine[Any, Any, T], variables: Variables, ended: threading.Event
+) -> tuple[T | None, BaseException | None]:
     """Returns an error as a value, so that its traceback begins with the coroutine's frames."""
     try:
-        return await called, None
+        return await run_in(variables, called), None
     except asyncio.CancelledError:
         raise
     except BaseException as error:  # noqa: BLE001  raised again by the caller
         return None, error
+    finally:
+        ended.set()
 
 
 def _name(function: Any) -> str:

@@ -54,8 +54,10 @@ class Link(NamedTuple):
                 "of the call before it as its first argument"
             )
         mark = secrets.token_bytes(16)
-        bound = signature.bind((msgspec.Raw(mark), *self.args), self.kwargs)
-        before, _, after = signature.encode(codec, bound).partition(mark)
+        bound = signature.bind((None, *self.args), self.kwargs)
+        del bound[signature.first]
+        result = {signature.first: msgspec.Raw(mark)}
+        before, _, after = signature.encode(codec, bound, encoded=result).partition(mark)
         if not joins:
             return Wrap(before, after, codec.none)
         opening, between, closing = codec.list_marks(joins)
@@ -69,14 +71,16 @@ class _Plan:
         self.flow, self.links = Flow(_CHAIN), list[tuple[Link, ...]]()
         self._codec, self._app = codec, app
         self.is_last, self.ends = False, 1  # of the part that is added next; steps of the last one
+        self.max_wait = 0.0
 
     def begin(self, links: tuple[Link, ...]) -> None:
         """Adds the first step, one request of all these calls."""
         own = links[0].task
         name = own.name if len(links) == 1 else _GROUP
         options = _options_of(links, {})
-        on_dead = self._on_dead
-        self.flow = self.flow.step(self._name(name), on_dead=on_dead, **options)
+        self.max_wait = options.get("max_wait", 0.0)
+        options = _step_options(own.name, options)
+        self.flow = self.flow.step(self._name(name), on_dead=self._on_dead, **options)
         self.links.append(links)
 
     @staticmethod
@@ -100,7 +104,7 @@ class _Plan:
             on_dead=self._on_dead,
             wrap=link.wrap(self._codec, joins),
             gathers=joins if gathers else 0,
-            **link.task.options,
+            **_step_options(link.task.name, link.task.options),
         )
         self.links.append((link,))
         self.ends = 1
@@ -110,7 +114,7 @@ class _Plan:
         children = []
         for link in links:
             name, wrap = self._name(link.task.name), link.wrap(self._codec)
-            queue, options = self._queue(link), link.task.options
+            queue, options = self._queue(link), _step_options(link.task.name, link.task.options)
             children.append(Child(name, queue=queue, on_dead=self._on_dead, wrap=wrap, **options))
             self.links.append((link,))
         self.flow = self.flow.children(*children)
@@ -144,7 +148,8 @@ class Chain:
     ) -> ChainRun:
         """Submits the chain as a flow; see Queue.submit_flow, also for what it raises.
 
-        Each step has the options of its task. If a call is dead, the chain is cancelled.
+        Each step has the options of its task. The submission has `max_wait` of the first one. If a
+        call is dead, the chain is cancelled.
         """
         first = self.parts[0]
         links = first.links if isinstance(first, Group) else (first,)
@@ -153,7 +158,9 @@ class Chain:
             first.check_app()
         bodies = [link.body(app.codec) for link in links]
         plan = self._plan(_Plan(app.codec, app.name), links)
-        run = app.queue.submit_flow(plan.flow, bodies, id=id, properties=properties)
+        run = app.queue.submit_flow(
+            plan.flow, bodies, id=id, properties=properties, max_wait=plan.max_wait
+        )
         return ChainRun(run, plan, app.codec, is_group=isinstance(self.parts[-1], Group))
 
     def _plan(self, plan: _Plan, first: tuple[Link, ...]) -> _Plan:
@@ -191,8 +198,9 @@ class ChainRun:
         `timeout` in seconds. Raises TaskError (a call of the chain is dead), TaskCancelled,
         WaitTimeout, RequestLost.
         """
-        due = None if timeout is None else clock.mono_s() + timeout
+        began = clock.mono_s()
         self.run.wait(timeout)
+        due = None if timeout is None else began + timeout
         values: list[Any] = []
         found = zip(self._links, self.run.progress().steps, strict=False)
         for place, (links, step) in enumerate(found):
@@ -236,6 +244,16 @@ class Group:
                     f"task {link.task.name} is of another app: the calls of a group are one "
                     "request, and have one app"
                 )
+
+
+def _step_options(task: str, options: dict[str, Any]) -> dict[str, Any]:
+    """Returns the options of a step. Raises InvalidArgument if the task has an id."""
+    if "id" in options:
+        raise InvalidArgument(
+            f"task {task} of a chain has the id {options['id']}: the chain has one id, so give it "
+            "to chain(...).submit(id=...)"
+        )
+    return {option: value for option, value in options.items() if option != "max_wait"}
 
 
 def _both(one: Task[..., Any, Any], other: Task[..., Any, Any]) -> str:

@@ -141,7 +141,7 @@ class Carrier:
     """
 
     def __init__(self, annotation: Any) -> None:
-        self.plain = frozenset({*_plain(annotation), msgspec.Raw})
+        self.plain = frozenset(_plain(annotation))
         self.is_native = _native(annotation)
         self._is_exact = _has_any(msgspec.inspect.type_info(annotation), set())
         self._decoders = {name: codec.decoder(annotation) for name, codec in CODECS.items()}
@@ -309,7 +309,8 @@ def _difference(given: Any, got: Any, *, is_exact: bool, place: str = "") -> tup
                 return place, f"has the key {one!r:.100}, which {found[1]}"
     parts, others = _parts(given), _parts(got)
     if not parts or isinstance(given, (set, frozenset)) or len(parts) != len(others):
-        is_same = _is_equal(given, got) or (given != given and got != got)  # noqa: PLR0124  NaN
+        is_nan = not _is_equal(given, given) and not _is_equal(got, got)
+        is_same = is_nan or _is_equal(given, got)
         return None if is_same else (place, f"is {given!r:.100} and would become {got!r:.100}")
     pairs = zip(parts, others, strict=True)
     each = (

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import atexit
 import concurrent.futures
+import math
 import os
 import threading
 import weakref
@@ -60,6 +61,8 @@ if TYPE_CHECKING:
 
 _IDLE_S = 1.0  # an open request without any call is sealed after so long
 _MOST_CALLS = 100_000  # of one request, because its results are kept together
+# A deadline counts from the beginning of a request, which takes calls for this part of it.
+_CALLS_PART = 0.1
 _HELD_S = 0.05  # at the end, the pause between two looks at calls that workers run
 _TAKEN_BACK = "its executor was shut down"
 
@@ -114,12 +117,14 @@ class EndedPace:
 class _Current:
     """The request that runs: its id, and the calls without a result by their indexes.
 
-    `ending` is how many results are being set now. `is_adding`: a chunk is on its way to Redis.
+    It takes calls `until` then, in seconds of a monotonic clock. `ending` is how many results are
+    being set now. `is_adding`: a chunk is on its way to Redis.
     `is_sealed`: it takes no more calls. `is_over`: it has ended. `is_taken_back`: its calls that no
     worker has begun are cancelled.
     """
 
     id: str
+    until: float = math.inf
     sent: dict[int, OneCall] = field(default_factory=dict)
     ending: int = 0
     is_adding: bool = False
@@ -226,12 +231,17 @@ class CallStream:
     def _first(self) -> list[OneCall]:
         """Returns the calls that begin a request; [] = this thread must end."""
         with self._changed:
-            self._now = _Current(keys.new_id())
+            self._now = _Current(keys.new_id(), self._until())
             if calls := self._take():
                 self._now.sent = dict(enumerate(calls))
             else:
                 self._thread = None  # the next call starts another one
             return calls
+
+    def _until(self) -> float:
+        """Returns how long a request that begins now may take calls."""
+        deadline_ms = self._policy.deadline_ms
+        return clock.mono_s() + deadline_ms / 1000 * _CALLS_PART if deadline_ms else math.inf
 
     def _run_request(
         self, queue: Queue, first: list[OneCall], to_read: SimpleQueue[_Current | None]
@@ -311,15 +321,17 @@ class CallStream:
     def _next(self, index: int) -> list[OneCall] | None:
         """Waits for calls to send, and notes them as sent from `index` on.
 
-        Returns [] if the executor is closed, if no call runs and none came for a moment, or if the
-        request has ended early. Returns None if nothing came for so long that an empty chunk must
-        keep the request open.
+        Returns [] if the executor is closed, if no call runs and none came for a moment, if the
+        request takes no more calls, or has ended early. Returns None if nothing came for so long
+        that an empty chunk must keep the request open.
         """
         with self._changed:
             now = self._now
             while not now.is_over:
                 if self._failure is not None:
                     raise self._failure
+                if clock.mono_s() > now.until:
+                    break
                 if calls := self._take():
                     now.sent.update(enumerate(calls, index))
                     now.is_adding = True
@@ -477,7 +489,8 @@ class Executor(concurrent.futures.Executor):
     The calls are sub-requests of one request at a time, which at most `max_workers` workers run.
     The other options are those of TaskOptions. They apply to all calls, and the tasks' own options
     do not. So a task with attempts, a time limit, a deadline or a rate of its own is refused unless
-    the executor names that option, too. `limit` means the same as `max_workers`.
+    the executor names that option, too. `limit` means the same as `max_workers`. All calls share a
+    rate. A deadline counts from when a call is sent, and may be up to a tenth shorter.
 
     A future raises TaskError with the remote traceback, and TaskCancelled if a person cancels the
     request. It can be cancelled until its call is sent. A call is sent when the workers need it
@@ -495,6 +508,8 @@ class Executor(concurrent.futures.Executor):
         policy = executor_options(given)
         max_wait_s = policy.pop("max_wait", 0.0)
         self._named = frozenset(policy)
+        if "rate" in policy:  # also of the next request
+            policy.setdefault("rate_key", keys.new_id())
         self._limit = policy.get("limit", settings.DEFAULT_LIMIT)
         self._calls = CallStream(app, policy_of(app.name, **policy), max_wait_s)
 

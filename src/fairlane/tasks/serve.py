@@ -158,20 +158,19 @@ class TaskCalls:
         if not callee.has_hooks and not callee.is_async:
             return _encoded(callee, codec, callee.function(*args, **kwargs))
         call = TaskCall(callee.signature.task, arguments, context)
-        run = self._loop.run
+        # The parts of the call share its variables, in this thread and on the loop.
+        run, variables = self._loop.run, contextvars.copy_context()
         try:
             with ExitStack() as stack:
                 for around in callee.hooks.around:
-                    manager = around(call)
-                    is_async = hasattr(manager, "__aenter__")
-                    stack.enter_context(_OnLoop(manager, run) if is_async else manager)
-                value = callee.function(*args, **kwargs)
+                    stack.enter_context(_Around(around(call), run, variables))
+                value = variables.run(callee.function, *args, **kwargs)
                 if callee.is_async:
-                    value = run(value, context)
+                    value = run(value, variables, context)
             return _encoded(callee, codec, value)
         except BaseException as error:
             for hook in _dead_hooks(callee, context, error):
-                _finish(run, hook, call, error)
+                _finish(run, variables, hook, call, error)
             raise
 
     async def _acall(self, body: bytes, context: Context) -> bytes | None:
@@ -255,13 +254,15 @@ class TaskCalls:
             for hook in app.hooks.startup:
                 if asyncio.iscoroutine(done := hook()):
                     # The hook ran in its own context, and the calls need what it has set.
-                    for variable, value in self._loop.run(_with_context(done)).items():
+                    for variable, value in self._loop.run(
+                        _with_context(done), contextvars.copy_context()
+                    ).items():
                         variable.set(value)
 
     def _stop(self) -> None:
         for app in reversed(self.apps):
             for hook in app.hooks.shutdown:
-                _finish(self._loop.run, hook)
+                _finish(self._loop.run, contextvars.copy_context(), hook)
         self._loop.close()
 
     async def _astart(self) -> None:
@@ -282,17 +283,25 @@ async def _with_context(done: Awaitable[Any]) -> contextvars.Context:
     return contextvars.copy_context()
 
 
-class _OnLoop:
-    """An async middleware around a sync task."""
+class _Around:
+    """A middleware, sync or async, in the context variables of its call."""
 
-    def __init__(self, manager: Any, run: Callable[[Any], Any]) -> None:
-        self._manager, self._run = manager, run
+    def __init__(
+        self, manager: Any, run: Callable[..., Any], variables: contextvars.Context
+    ) -> None:
+        self._manager, self._run, self._variables = manager, run, variables
+        self._is_async = hasattr(manager, "__aenter__")
 
     def __enter__(self) -> None:
-        self._run(self._manager.__aenter__())
+        if self._is_async:
+            self._run(self._manager.__aenter__(), self._variables)
+        else:
+            self._variables.run(self._manager.__enter__)
 
     def __exit__(self, *error: object) -> Any:
-        return self._run(self._manager.__aexit__(*error))
+        if self._is_async:
+            return self._run(self._manager.__aexit__(*error), self._variables)
+        return self._variables.run(self._manager.__exit__, *error)
 
 
 def _one_queue(apps: list[App]) -> str:
@@ -376,15 +385,13 @@ def _dead_hooks(callee: _Callee, context: Context, error: BaseException) -> list
     return callee.hooks.dead if is_last else []
 
 
-def _resolve(run: Callable[[Any], Any], done: Any) -> None:
-    if asyncio.iscoroutine(done):
-        run(done)
-
-
-def _finish(run: Callable[[Any], Any], hook: Callable[..., Any], *args: Any) -> None:
+def _finish(
+    run: Callable[..., Any], variables: contextvars.Context, hook: Callable[..., Any], *args: Any
+) -> None:
     """Calls a hook. Only logs its error, because that must not stop what follows."""
     try:
-        _resolve(run, hook(*args))
+        if asyncio.iscoroutine(done := variables.run(hook, *args)):
+            run(done, variables)
     except Exception:  # noqa: BLE001  logged
         _log.exception("hook %s failed", getattr(hook, "__qualname__", hook))
 

@@ -79,6 +79,11 @@ class TaskSignature:
         self, args: tuple[Any, ...], kwargs: dict[str, Any], where: str = ""
     ) -> dict[str, Any]:
         """Returns each given argument by its name; see encode. Raises ArgumentsRefused."""
+        if self._takes_any and self.context in kwargs:
+            raise ArgumentsRefused(
+                f"task {self.task}: argument {self.context}{where} is the worker's Context: "
+                "leave it out"
+            )
         try:
             return self._signature.bind(*args, **kwargs).arguments
         except TypeError as error:
@@ -106,10 +111,16 @@ class TaskSignature:
         return next((one.name for one in self.parameters if one.kind in by_place), None)
 
     def encode(
-        self, codec: Codec, arguments: dict[str, Any], where: str = "", trace: str = ""
+        self,
+        codec: Codec,
+        arguments: dict[str, Any],
+        where: str = "",
+        trace: str = "",
+        encoded: dict[str, msgspec.Raw] | None = None,
     ) -> bytes:
         """Returns the body of one sub-request; `where` names it in errors, `trace` is its own.
 
+        `encoded` are further arguments, which are encoded already.
         Raises ArgumentsRefused, which names the argument that cannot be encoded, or that would not
         arrive equal.
         """
@@ -125,7 +136,7 @@ class TaskSignature:
             arguments = dict(given) if arguments is given else arguments
             arguments[name] = self._pack(codec, name, value, where)
         try:
-            parts = (VERSION, self.task, arguments)
+            parts = (VERSION, self.task, {**arguments, **encoded} if encoded else arguments)
             body = codec.encode((*parts, trace) if trace else parts)
         except UNENCODABLE as error:
             raise self._unencodable(codec, arguments, where, error) from None
@@ -136,7 +147,7 @@ class TaskSignature:
             )
         return body
 
-    def encode_shared(self, codec: Codec, arguments: dict[str, Any]) -> dict[str, Any]:
+    def encode_shared(self, codec: Codec, arguments: dict[str, Any]) -> dict[str, msgspec.Raw]:
         """Returns the arguments that all sub-requests share, each encoded once."""
         return {name: self._pack(codec, name, value, "") for name, value in arguments.items()}
 
@@ -154,7 +165,8 @@ class TaskSignature:
     def _unencodable(
         self, codec: Codec, arguments: dict[str, Any], where: str, error: Exception
     ) -> ArgumentsRefused:
-        name = next((name for name, value in arguments.items() if not _is_fit(codec, value)), "")
+        unfit = (name for name, value in arguments.items() if not _is_fit(codec, value))
+        name = next(unfit, next(iter(arguments)))  # a value may be encoded, and not be compared
         return ArgumentsRefused(
             f"task {self.task}: argument {name}{where} cannot be encoded: {why_not(error)}"
         )

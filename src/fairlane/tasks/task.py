@@ -152,7 +152,7 @@ class Task(Generic[P, R, C]):
 
         def encode(element: Any) -> bytes:
             where = f" of sub-request {next(count)}"
-            return signature.encode(codec, {first: element, **shared}, where)
+            return signature.encode(codec, {first: element}, where, encoded=shared)
 
         return encode
 

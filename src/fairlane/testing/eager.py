@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+from contextvars import Context, copy_context
 from typing import TYPE_CHECKING, Any
 
 from fairlane.common import clock
@@ -63,6 +64,7 @@ class EagerQueue:
         self._app = app
         self._requests: dict[str, EagerRequest] = {}
         self._handler: Any = None
+        self._variables = Context()  # of the process that it replaces
         self._count = 0
 
     @property
@@ -99,19 +101,22 @@ class EagerQueue:
     def close(self) -> None:
         """Runs the app's hooks of the end, if a call ran."""
         if self._handler is not None:
-            self._handler.stop()
+            self._variables.copy().run(self._handler.stop)
 
     def _run(self, request_id: str, policy: Policy, bodies: list[bytes]) -> EagerRequest:
         is_first, count = self._handler is None, len(self._app.tasks)
         if is_first or count != self._count:  # a task may be registered within the block
             self._handler, self._count = WatchedHandler(TaskCalls([self._app])), count
         if is_first:
-            self._handler.start()
+            self._variables = copy_context()
+            self._variables.run(self._handler.start)
         handler = self._handler
         runner = Runner(handler.shape, LeaseBoard(1, 0).records[0], queue=self.name)
         request = EagerRequest(request_id, policy, len(bodies))
         for index, body in enumerate(bodies):
-            request.add(index, body, *_attempts(runner, request_id, policy, index, body))
+            variables = self._variables.copy()
+            outcome = variables.run(_attempts, runner, request_id, policy, index, body)
+            request.add(index, body, *outcome)
             handler.check()
         return request
 

@@ -33,6 +33,7 @@ if TYPE_CHECKING:
 
 
 T = TypeVar("T")
+__fairlane_caller__ = True  # its frames are left out of a task's traceback: see worker/calls.py
 _TIME = (b"TIME",)
 
 

@@ -1,4 +1,8 @@
-"""Calls a handler for each sub-request of a slice."""
+"""Calls a handler for each sub-request of a slice.
+
+Each call has a copy of the context variables that the start of its process left. So no call reads
+what another one has set.
+"""
 
 from __future__ import annotations
 
@@ -7,6 +11,7 @@ import contextlib
 import traceback
 from collections.abc import Awaitable, Coroutine
 from contextlib import suppress
+from contextvars import copy_context
 from dataclasses import dataclass, field
 from time import perf_counter, perf_counter_ns
 from typing import TYPE_CHECKING, Any
@@ -16,6 +21,7 @@ from fairlane.common import clock
 from fairlane.common.clock import retry_delay_ms
 from fairlane.common.fingerprint import CAUSE
 from fairlane.common.text import shortened
+from fairlane.common.variables import run_in
 from fairlane.errors import FairlaneError, InvalidArgument, type_of
 from fairlane.model import RESULT_HEAD, Entry, Slice, Verdict, result_head
 from fairlane.operations.chosen import Fan, Next
@@ -319,7 +325,11 @@ def _reason_of(error: Retry | Reject) -> str:
     except BaseException:  # noqa: BLE001  a subclass may raise anything
         text = type(error).__name__
     cause = error.__cause__ or (None if error.__suppress_context__ else error.__context__)
-    return text if cause is None else f"{text}\n{CAUSE}\n{_text_of(cause)}"
+    if cause is None:
+        return text
+    head = f"{shortened(text, settings.MAX_ERROR // 4)}\n{CAUSE}\n"
+    room = settings.MAX_ERROR - len(head.encode())
+    return head + shortened(_text_of(cause, room), room)
 
 
 def _pause_of(error: Retry) -> float | None:
@@ -328,8 +338,11 @@ def _pause_of(error: Retry) -> float | None:
     return float(after) if is_seconds(after) else None
 
 
-def _text_of(error: BaseException) -> str:
-    """Returns the traceback, from the handler's own first frame on."""
+def _text_of(error: BaseException, most: int = settings.MAX_ERROR) -> str:
+    """Returns the traceback, from the handler's own first frame on.
+
+    A message is shortened, so that its type and the place are in the `most` bytes that are kept.
+    """
     if isinstance(error, TimedOut):  # its cause has the place where the handler was
         cause = error.__cause__
         return str(error) if cause is None else f"{error}\n{_text_of(cause)}"
@@ -339,7 +352,13 @@ def _text_of(error: BaseException) -> str:
     try:
         report = traceback.TracebackException(type(error), error, trace, compact=True)
         report.stack = traceback.StackSummary.from_list(_others(trace, report.stack))
-        return "".join(report.format())
+        text, last = "".join(report.format()), "".join(report.format_exception_only())
+        if not text.endswith(last):  # a group's own line is not its last
+            return text
+        trail = text.removesuffix(last)
+        return trail + shortened(
+            last, max(most // 4, most - len(trail.encode(errors="backslashreplace")))
+        )
     except BaseException:  # noqa: BLE001  methods of the handler's own classes run here
         return f"{type(error).__name__}, which has no text\n"
 
@@ -585,7 +604,8 @@ class Runner:
             before = perf_counter_ns()
             try:
                 body = entry[1][1]
-                result = call(body, self._context(taken, entry)) if wants_context else call(body)
+                args = (body, self._context(taken, entry)) if wants_context else (body,)
+                result = copy_context().run(call, *args)
             except BaseException as error:  # noqa: BLE001  even SystemExit is the sub-request's failure
                 if termination.is_marked:
                     termination.after_call(error)
@@ -615,6 +635,7 @@ class Runner:
             try:
                 body = entry[1][1]
                 called = call(body, self._context(taken, entry)) if wants_context else call(body)
+                called = run_in(copy_context(), called)
                 self._task = task
                 result = await (self._within(limit_s, taken, entry, called) if limit_s else called)
             except BaseException as error:
@@ -642,7 +663,7 @@ class Runner:
         if limit_s:
             self._begin(taken, entries[0] if len(entries) == 1 else None, limit_s)
         try:
-            results = self._call_batch(taken, entries, limit_s)
+            results = copy_context().run(self._call_batch, taken, entries, limit_s)
         except BaseException as raised:  # noqa: BLE001  the batch's failure, even SystemExit
             error = raised
         if termination.is_marked:
@@ -658,7 +679,7 @@ class Runner:
         limit_s, before, error, results = self._limit_s(taken), perf_counter_ns(), None, None
         only, task = entries[0] if len(entries) == 1 else None, asyncio.current_task()
         try:
-            called = self._call_batch(taken, entries, limit_s)
+            called = run_in(copy_context(), self._call_batch(taken, entries, limit_s))
             self._task = task
             results = await (self._within(limit_s, taken, only, called) if limit_s else called)
         except BaseException as raised:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -113,6 +114,32 @@ def test_a_clock_that_went_back_makes_no_negative_wait(run: Run):
 
 
 # ------------------------------------------------------------------ context
+
+
+SIDE: ContextVar[str] = ContextVar("side", default="clean")
+
+
+def reads(body: bytes) -> str:
+    found = SIDE.get()
+    SIDE.set("left behind")
+    return found
+
+
+@batch_handler
+def reads_batch(bodies: list[bytes]) -> list[str]:
+    return [reads(body) for body in bodies]
+
+
+def test_no_call_reads_a_context_variable_that_another_one_has_set(run: Run):
+    outcome = run(reads, slice_of(b"1", b"2"))
+    assert [body for _, body in pairs(outcome)] == [b"clean", b"clean"]
+    assert SIDE.get() == "clean"
+
+
+def test_a_batch_leaves_no_context_variable_behind(run: Run):
+    for _ in range(2):
+        outcome = run(reads_batch, slice_of(b"1", b"2"))
+        assert [body for _, body in pairs(outcome)] == [b"clean", b"left behind"]
 
 
 def test_a_handler_may_ask_for_a_context(run: Run):

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from fairlane import Reject, Retry, settings
+from fairlane.common.fingerprint import read_failure
 from fairlane.errors import InvalidArgument
 from fairlane.worker import batch_handler
 from fairlane.worker.calls import GRACE_S, Runner, _cancelled
@@ -549,3 +550,24 @@ def test_a_batch_with_a_limit_names_its_entry_when_it_is_the_only_one(
     run(handler, slice_of(*bodies, time_limit_ms=2_000), record=record)
     assert record.running() is None
     assert seen[0].entry_id.partition(b"-")[2] == entry
+
+
+def test_a_long_message_keeps_its_type_and_its_place(run: Run):
+    def fail() -> None:
+        raise ValueError("a" * 9_000 + "z")
+
+    def handler(body: bytes) -> None:
+        try:
+            fail()
+        except ValueError as error:
+            if body == b"plain":
+                raise
+            raise Reject("b" * 9_000) from error
+
+    for verdict in run(handler, slice_of(b"plain", b"cause")).verdicts:
+        found = read_failure(verdict.error)
+        assert (found.type, found.function) == ("ValueError", "fail")
+        assert "aaaa" in found.message
+        assert verdict.error.rstrip().endswith("z")
+        assert len(verdict.error) <= settings.MAX_ERROR
+    assert found.message.startswith("bbbb")

@@ -116,7 +116,6 @@ def command(
 
     chosen = {name: value for name, value in given.items() if value is not None}
     chosen |= _times(time_limit, cancel_grace, slice_)
-    _look_here()
     log = partial(log_to_stderr, log_level, log_format)
     if apps:
         _refuse_beside_apps(context, handler)
@@ -154,7 +153,10 @@ def _log_unknown(queue: Queue) -> None:
 
 
 def _look_here() -> None:
-    """Lets handlers and apps be in files of the current directory."""
+    """Lets handlers and apps be in files of the current directory.
+
+    It comes after the imports of this program, because a user's file may have the name of one.
+    """
     here = os.getcwd()  # noqa: PTH109  sys.path holds text
     if here not in sys.path:
         sys.path.insert(0, here)
@@ -164,6 +166,7 @@ def _find(handler: str | None) -> Callable[..., Any]:
     """Returns the handler. Raises HandlerNotFound."""
     from fairlane.worker import handlers
 
+    _look_here()
     return handlers.print_json if handler is None else handlers.load(handler)
 
 
@@ -187,6 +190,7 @@ def _run_apps(
     """Runs a worker for each queue of these apps. Once they are loaded, `log` sets up the log."""
     from fairlane.tasks.serve import load_apps, run_workers, workers_of
 
+    _look_here()
     apps = load_apps(names)
     for app in apps if redis is None else []:
         app.url = app.url or url_of(None)
