@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from fairlane.aio.flows import AsyncSharedState
 from fairlane.common import clock
+from fairlane.errors import InvalidArgument
 from fairlane.operations import flows, shared
 from fairlane.protocol import keys
 from fairlane.request import Request
@@ -72,6 +73,10 @@ class FlowRun:
     """A flow that was submitted, by its id. It keeps no state, so it is never out of date."""
 
     def __init__(self, queue: Queue, run: str) -> None:
+        if not hasattr(queue, "driver"):
+            raise InvalidArgument(
+                f"queue {queue!r} of a run is not valid: queue.flows.run(id) finds a run"
+            )
         self.queue, self.id = queue, keys.check_name("flow id", run)
 
     def state(self) -> str:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Self
 
 from fairlane.common import clock
 from fairlane.common.chunking import Body, chunks
-from fairlane.errors import FairlaneError
+from fairlane.errors import FairlaneError, InvalidArgument
 from fairlane.model import DeadChoice
 from fairlane.options import read_option
 from fairlane.protocol import keys
@@ -38,6 +38,11 @@ class Request:
     """
 
     def __init__(self, queue: Queue, request_id: str, total: int | None = None) -> None:
+        if not hasattr(queue, "driver"):
+            raise InvalidArgument(
+                f"queue {queue!r} of a request is not valid: queue.request(id) finds a request of "
+                "a queue"
+            )
         self.queue = queue
         self.id = keys.check_name("request id", request_id)
         self.total = total

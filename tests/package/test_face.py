@@ -12,6 +12,8 @@ import pytest
 
 import fairlane
 from fairlane import errors
+from fairlane.aio import flows, queue, request, topics
+from fairlane.topics import Topic
 
 INTERNAL = {"LayoutTooNew", "NodeAway", "ScriptsNotLoaded"}  # callers catch their base classes
 
@@ -64,3 +66,17 @@ def test_importing_the_package_loads_no_client_of_redis():
 def test_a_queue_that_is_made_of_its_name_is_refused_immediately(queue: type):
     with pytest.raises(fairlane.InvalidArgument, match=r"Queue.from_url\(name='images'\)"):
         queue("images")
+
+
+@pytest.mark.parametrize(
+    "made",
+    [
+        *(fairlane.Queue, fairlane.Request, fairlane.FlowRun, Topic),
+        *(queue.Queue, request.Request, flows.AsyncFlowRun, topics.AsyncTopic),
+    ],
+)
+def test_a_name_in_place_of_what_connects_is_refused_with_the_remedy(made: type):
+    with pytest.raises(
+        errors.InvalidArgument, match=r"'images'.* is not valid: .*(from_url|queue\.)"
+    ):
+        made("images", "one")

@@ -102,6 +102,10 @@ def test_a_wrong_schedule_of_a_task_is_refused_when_it_is_registered():
         app.cron("0 0 * * *", tz="Mars")
     with pytest.raises(ArgumentsRefused):
         app.cron("0 0 * * *", kwargs={"dy": "x"})(task)
+    with pytest.raises(InvalidArgument, match="args 5 of cron is not valid: a tuple such as"):
+        app.cron("0 0 * * *", args=5)  # type: ignore[arg-type]
+    with pytest.raises(InvalidArgument, match=r"kwargs .1. of cron is not valid: a dict such as"):
+        app.cron("0 0 * * *", kwargs=[1])  # type: ignore[arg-type]
     with pytest.raises(InvalidArgument, match=r"write @app.cron\(...\) above @app.task"):
         app.cron("0 0 * * *")(report)  # type: ignore[type-var]
     with pytest.raises(InvalidArgument, match="is of app images: register it there"):

@@ -199,6 +199,14 @@ def scheduler(
 ) -> Callable[[AnyTask], AnyTask]:
     """Returns the decorator of App.cron; `given` are the arguments of `define`."""
     define(bodies=[b"-"], **given)  # a wrong line is refused before its task is known
+    if not isinstance(args, (tuple, list)):
+        raise InvalidArgument(
+            f"args {args!r} of cron is not valid: a tuple such as (5,) is expected"
+        )
+    if not isinstance(kwargs, (dict, type(None))):
+        raise InvalidArgument(
+            f"kwargs {kwargs!r} of cron is not valid: a dict such as {{'size': 5}} is expected"
+        )
 
     def decorate(task: AnyTask) -> AnyTask:
         if not isinstance(task, Task):
