@@ -27,7 +27,7 @@ from fairlane.tracing import flush
 from fairlane.worker import termination
 from fairlane.worker.calls import Runner
 from fairlane.worker.handlers import connect_handlers
-from fairlane.worker.log import Repeats
+from fairlane.worker.log import Repeats, between_lines
 from fairlane.worker.measures import Metrics
 from fairlane.worker.promoter import Promoter
 from fairlane.worker.settle import serve
@@ -101,7 +101,8 @@ def start(assignment: Assignment, close: Callable[[], None], file: int) -> tuple
     termination.flush_before_fork()
     ours, theirs = os.pipe()
     parent = os.getpid()
-    with warnings.catch_warnings():  # the maintenance thread holds nothing that a child uses
+    # The threads of this process hold nothing at that moment that a child uses.
+    with between_lines(), warnings.catch_warnings():
         warnings.simplefilter("ignore", DeprecationWarning)
         pid = os.fork()
     if pid:

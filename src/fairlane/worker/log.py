@@ -19,7 +19,7 @@ from fairlane.common.text import plural, printable
 from fairlane.errors import FairlaneError, NodeAway, RedisUnreachable
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
     from fairlane.model import Slice
 
@@ -119,6 +119,34 @@ _LOGGER = logging.getLogger("fairlane.worker")
 _MAX_QUEUED = 1000  # records that wait
 _STUCK_S = 2.0  # at the end the thread is given up if it has written nothing for so long
 _LAST_S = 10.0  # ... and in any case after this time
+_FORK_S = 0.2  # a fork waits so long for a line: leases are extended meanwhile by nobody
+
+
+_writing = threading.Lock()  # held while a line is written
+
+
+@contextlib.contextmanager
+def between_lines() -> Iterator[None]:
+    """While entered, no line is written: a process may be forked.
+
+    A handler's stream has a lock. If the thread holds it at a fork, nothing in the new process ever
+    releases it. A line whose reader is slow is waited for up to _FORK_S.
+    """
+    lock = _writing
+    is_between = lock.acquire(timeout=_FORK_S)
+    try:
+        yield
+    finally:
+        if is_between:
+            lock.release()
+
+
+def _begin_process() -> None:
+    global _writing  # noqa: PLW0603
+    _writing = threading.Lock()
+
+
+os.register_at_fork(after_in_child=_begin_process)
 
 
 class LogQueue(logging.Filter):
@@ -183,7 +211,7 @@ class LogQueue(logging.Filter):
                 if not self._waiting:
                     return
                 record = self._waiting.popleft()
-            with contextlib.suppress(Exception):  # a handler's own failure stops no other line
+            with _writing, contextlib.suppress(Exception):  # its failure stops no other line
                 _LOGGER.callHandlers(record)
             self._written += 1
 

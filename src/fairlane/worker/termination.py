@@ -88,8 +88,8 @@ def run_exit_hooks() -> None:
     thread.join(_HOOKS_S)
     if thread.is_alive():
         line = f"fairlane: exit hooks took more than {exact(_HOOKS_S)} s: they are cut off"
-        with suppress(Exception):
-            sys.stderr.write(line + "\n")
+        with suppress(OSError):  # the stream may be what the hooks wait for
+            os.write(2, line.encode() + b"\n")
 
 
 def _end() -> None:
@@ -136,19 +136,28 @@ def flush_streams() -> None:
 def flush_before_fork() -> None:
     """Writes buffered output, because the new process would print it a second time.
 
-    In a thread, for a bounded time: a supervisor must not wait for the reader of its output.
+    For a bounded time: a supervisor must not wait for the reader of its output.
     """
+    _flush_for(_FLUSH_S)
+
+
+def _flush_for(longest_s: float) -> None:
+    """Writes buffered output in a thread, unless the last such thread still waits to write."""
     global _flushing  # noqa: PLW0603
     if _flushing is None or not _flushing.is_alive():
         _flushing = threading.Thread(target=flush_streams, name="flush", daemon=True)
         _flushing.start()
-        _flushing.join(_FLUSH_S)
+        _flushing.join(longest_s)
 
 
 def leave(code: int) -> NoReturn:
-    """Ends this process now, without waiting for threads."""
+    """Ends this process now, without waiting for threads.
+
+    Its output is waited for as long as exit hooks are, because the lock of a stream may never be
+    free: a thread of the parent may have held it at the fork.
+    """
     try:
-        flush_streams()
+        _flush_for(_HOOKS_S)
     finally:
         os._exit(code)
 

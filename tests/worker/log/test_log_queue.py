@@ -17,7 +17,7 @@ import pytest
 
 from fairlane.cli.log import StderrHandler
 from fairlane.protocol import keys
-from fairlane.worker import log, termination
+from fairlane.worker import Worker, log, termination
 from fairlane.worker.log import LogQueue
 from tests.support.processes.prepared import ROOT
 from tests.support.processes.workers import FOLDER, Folder
@@ -324,3 +324,53 @@ def test_the_last_lines_come_out_when_the_reader_reads_again(
     assert said[-2].endswith("drains: it finishes what it holds; a second signal stops it now")
     assert said[-1].startswith("fairlane: worker 127.0.0.1:")
     assert " has stopped: " in said[-1]
+
+
+# ------------------------------------------------------------------ forks
+
+
+def test_no_process_is_forked_while_a_line_is_written(gated: Gated):
+    """The new process would wait for ever for the lock of the stream."""
+    written_at_fork: list[int] = []
+
+    def fork() -> None:
+        with log.between_lines():
+            written_at_fork.append(len(gated.messages))
+
+    with LogQueue():
+        LOG.warning("a line")
+        assert gated.began.wait(PATIENCE_S)
+        assert log._writing.locked()
+        forking = threading.Thread(target=fork)
+        forking.start()
+        gated.gate.set()
+        forking.join(PATIENCE_S)
+    assert written_at_fork == [1]
+
+
+def test_a_line_that_nobody_reads_delays_a_fork_for_a_bounded_time(
+    gated: Gated, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(log, "_FORK_S", 0.01)
+    with LogQueue():
+        LOG.warning("a line")
+        assert gated.began.wait(PATIENCE_S)
+        with log.between_lines():
+            assert gated.messages == []
+        gated.gate.set()
+
+
+@ON_SINGLE
+def test_each_process_of_a_worker_is_forked_between_lines(
+    queue: Queue, monkeypatch: pytest.MonkeyPatch
+):
+    is_between, fork = [], os.fork
+
+    def noting() -> int:
+        is_between.append(log._writing.locked())
+        return fork()
+
+    monkeypatch.setattr(os, "fork", noting)
+    queue.submit_request([b"x"], id="r1")
+    Worker(queue, print, processes=2).run(until_idle=True)
+    assert is_between == [True, True]
