@@ -119,7 +119,7 @@ _LOGGER = logging.getLogger("fairlane.worker")
 _MAX_QUEUED = 1000  # records that wait
 _STUCK_S = 2.0  # at the end the thread is given up if it has written nothing for so long
 _LAST_S = 10.0  # ... and in any case after this time
-_FORK_S = 0.2  # a fork waits so long for a line: leases are extended meanwhile by nobody
+_FORK_S = 0.2  # a fork waits so long for a line: no lease is extended meanwhile
 
 
 _writing = threading.Lock()  # held while a line is written
@@ -127,7 +127,7 @@ _writing = threading.Lock()  # held while a line is written
 
 @contextlib.contextmanager
 def between_lines() -> Iterator[None]:
-    """While entered, no line is written: a process may be forked.
+    """Keeps the thread from writing a line while it is entered: a process may be forked.
 
     A handler's stream has a lock. If the thread holds it at a fork, nothing in the new process ever
     releases it. A line whose reader is slow is waited for up to _FORK_S.

@@ -348,7 +348,7 @@ def test_no_process_is_forked_while_a_line_is_written(gated: Gated):
     assert written_at_fork == [1]
 
 
-def test_a_line_that_nobody_reads_delays_a_fork_for_a_bounded_time(
+def test_a_line_that_is_not_read_delays_a_fork_for_a_bounded_time(
     gated: Gated, monkeypatch: pytest.MonkeyPatch
 ):
     monkeypatch.setattr(log, "_FORK_S", 0.01)
