@@ -79,7 +79,7 @@ class Verdict(NamedTuple):
     error: str
 
 
-RESULT_HEAD = b"%b:%b:%d:%d:%d"
+_RESULT_HEAD = b"%b:%b:%d:%d:%d"
 
 
 def result_head(index: bytes, status: bytes, attempt: int, waited_ms: int, ran_us: int) -> bytes:
@@ -88,7 +88,7 @@ def result_head(index: bytes, status: bytes, attempt: int, waited_ms: int, ran_u
     b = done, and it names the next step; f = done, and it chooses children: operations/chosen.py.
     g = given back; that stands only in the note of why the entry waits, see Progress.given_back.
     """
-    return RESULT_HEAD % (index, status, attempt, waited_ms, ran_us)
+    return _RESULT_HEAD % (index, status, attempt, waited_ms, ran_us)
 
 
 RUNNING = ("active", "paused", "cancelling", "expiring")

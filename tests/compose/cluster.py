@@ -28,7 +28,6 @@ HOST = "127.0.0.1"
 NODES = range(6)
 SLOTS = 16384
 UP_S = 240.0
-FAILOVER_S = PATIENCE_S
 USUAL = "700"
 FIRST_DIGITS = (USUAL, "710", "720", "730", "740")  # of the ports
 
@@ -104,7 +103,7 @@ class Cluster:
         container = self.container(service_of(port))
         began = time.monotonic()
         self.engine.run("kill", "--signal", "KILL", container)
-        wait_until(lambda: self._serves_without(port), FAILOVER_S, every=0.05, why="a failover")
+        wait_until(lambda: self._serves_without(port), PATIENCE_S, every=0.05, why="a failover")
         return time.monotonic() - began
 
     def _serves_without(self, port: int) -> bool:
@@ -113,7 +112,7 @@ class Cluster:
 
     def wait_until_whole(self) -> None:
         """Waits until three primaries have a replica each."""
-        wait_until(self._is_whole, FAILOVER_S, every=0.05, why="three primaries, three replicas")
+        wait_until(self._is_whole, PATIENCE_S, every=0.05, why="three primaries, three replicas")
 
     def _is_whole(self) -> bool:
         primaries = [node.is_primary for node in self.nodes()]

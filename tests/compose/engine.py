@@ -25,8 +25,6 @@ if TYPE_CHECKING:
 
 COMMAND_S = 120.0
 INSTALL_S = 600.0
-START_S = PATIENCE_S
-STOP_S = PATIENCE_S
 LAST_LINES = 25
 BRIDGE = Path("/sys/class/net/docker0")
 # docker-cli is a part of docker.io until Debian 12.
@@ -163,7 +161,7 @@ def _start(engine: Engine, folder: Path) -> subprocess.Popen[bytes]:
         try:
             wait_until(
                 lambda: process.poll() is not None or engine.can("version"),  # noqa: B023
-                START_S,
+                PATIENCE_S,
                 every=0.2,
                 why="dockerd answers",
             )
@@ -201,7 +199,7 @@ def _end_with_parent() -> None:
 def _stop(process: subprocess.Popen[bytes]) -> None:
     process.terminate()
     try:
-        process.wait(STOP_S)
+        process.wait(PATIENCE_S)
     except subprocess.TimeoutExpired:
         process.kill()
         process.wait()

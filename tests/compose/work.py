@@ -17,8 +17,6 @@ from tests.support.wait import PATIENCE_S, wait_until
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-DRAIN_S = PATIENCE_S
-
 
 class Wrong(Exception):
     """Raised if a result has no input, or an input has no result."""
@@ -52,7 +50,7 @@ class Host:
 
     def wait_for(self, request_id: str, least: int) -> None:
         why = f"{request_id} has {least} done"
-        wait_until(lambda: self.done(request_id) >= least, DRAIN_S, every=0.1, why=why)
+        wait_until(lambda: self.done(request_id) >= least, PATIENCE_S, every=0.1, why=why)
 
     def check(self, request_id: str, sent: Path) -> int:
         """Returns how many results a request has; raises Wrong unless line N answers line N."""
@@ -89,6 +87,6 @@ class Host:
                 yield log
             finally:
                 process.terminate()
-                process.wait(DRAIN_S)
+                process.wait(PATIENCE_S)
         if process.returncode != 0:
             raise Wrong(f"the worker ended with {process.returncode}: {log.read_text()}")

@@ -22,7 +22,6 @@ IMAGE = "fairlane-local/worker"
 NAMES = ("fairlane-image-net", "fairlane-image-redis", "fairlane-image-worker")
 HANDLERS = ROOT / "tests" / "compose" / "handlers.py"
 BUILD_S = 600.0
-HEALTHY_S = PATIENCE_S
 MANY = 300
 IDS = "import os; print(os.getuid(), os.getgid())"
 
@@ -69,7 +68,7 @@ def work_in_container(engine: Engine, host: Host, worker: str) -> None:
     health = "{{.State.Health.Status}}"
     wait_until(
         lambda: engine.run("inspect", "--format", health, worker).strip() == "healthy",
-        HEALTHY_S, every=0.5, why="the container is healthy",
+        PATIENCE_S, every=0.5, why="the container is healthy",
     )  # fmt: skip
     engine.say(f"  user {user}, healthy")
     engine.run("stop", "--time", "30", worker)

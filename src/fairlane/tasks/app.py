@@ -27,8 +27,8 @@ from typing import (
 )
 
 from fairlane import aio, settings
+from fairlane.common.context_variables import run_in
 from fairlane.common.text import plural
-from fairlane.common.variables import run_in
 from fairlane.errors import InvalidArgument, type_of
 from fairlane.operations.schedules import (
     DEFAULT_MISSED,

@@ -19,11 +19,11 @@ from typing import TYPE_CHECKING, Any
 from fairlane import settings, tracing
 from fairlane.common import clock
 from fairlane.common.clock import retry_delay_ms
+from fairlane.common.context_variables import run_in
 from fairlane.common.fingerprint import CAUSE
 from fairlane.common.text import shortened
-from fairlane.common.variables import run_in
 from fairlane.errors import FairlaneError, InvalidArgument, type_of
-from fairlane.model import RESULT_HEAD, Entry, Slice, Verdict, result_head
+from fairlane.model import Entry, Slice, Verdict, result_head
 from fairlane.operations.chosen import Fan, Next
 from fairlane.worker import termination
 from fairlane.worker.errors import GiveBack, GivenBack, Reject, Retry, TimedOut, is_seconds
@@ -134,7 +134,7 @@ class OutcomeBuilder:
         if submitted != self._submitted:  # most entries of a slice came together
             self._submitted, self._waited = submitted, max(0, taken.taken_ms - int(submitted))
         waited, ran_us = self._waited, ran_ns // 1000
-        head = RESULT_HEAD % (index, status, taken.attempt, waited, ran_us)
+        head = result_head(index, status, taken.attempt, waited, ran_us)
         if self._journal is not None and not self._journal.result(b"%b %d\n" % (head, size), body):
             self._most = -1
         self._waited_ms.append(waited)

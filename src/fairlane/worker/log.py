@@ -120,8 +120,6 @@ _MAX_QUEUED = 1000  # records that wait
 _STUCK_S = 2.0  # at the end the thread is given up if it has written nothing for so long
 _LAST_S = 10.0  # ... and in any case after this time
 _FORK_S = 0.2  # a fork waits so long for a line: no lease is extended meanwhile
-
-
 _writing = threading.Lock()  # held while a line is written
 
 
@@ -141,12 +139,12 @@ def between_lines() -> Iterator[None]:
             lock.release()
 
 
-def _begin_process() -> None:
+def _renew_lock() -> None:
     global _writing  # noqa: PLW0603
     _writing = threading.Lock()
 
 
-os.register_at_fork(after_in_child=_begin_process)
+os.register_at_fork(after_in_child=_renew_lock)
 
 
 class LogQueue(logging.Filter):

@@ -13,14 +13,12 @@ import redis
 
 from tests.chaos.faults.fleet import pause
 from tests.support.servers.server_process import Server, _die_with_parent
-from tests.support.wait import PATIENCE_S, wait_until
+from tests.support.wait import wait_until
 
 if TYPE_CHECKING:
     from fairlane.queue import Queue
     from tests.chaos.faults.fleet import Fleet, Member
     from tests.chaos.faults.proxy import Running
-
-READY_S = PATIENCE_S
 
 
 @dataclass
@@ -89,7 +87,7 @@ class Nemesis:
                 stderr=log,
                 preexec_fn=_die_with_parent,  # noqa: PLW1509 - runs one system call
             )
-        wait_until(self._answers, READY_S, why="the server is back")
+        wait_until(self._answers, why="the server is back")
         self.restarts.append((began, time.monotonic_ns()))
 
     def _answers(self) -> bool:

@@ -11,15 +11,13 @@ from fairlane.protocol import keys
 from tests.chaos.evidence.journal import read
 from tests.chaos.faults.fleet import pause
 from tests.chaos.producers.load import Plan
-from tests.support.wait import PATIENCE_S, wait_until
+from tests.support.wait import wait_until
 
 if TYPE_CHECKING:
     from fairlane.queue import Queue
     from tests.chaos.evidence.journal import Execution
     from tests.chaos.faults.fleet import Fleet
     from tests.chaos.producers.load import Load
-
-WAIT_S = PATIENCE_S
 
 
 @dataclass
@@ -35,7 +33,7 @@ class Trials:
     def run(self, way: str) -> None:
         """Runs one trial: kills a `child`, `supervisor` or `group`, or stops the group."""
         number = self.load.submit(self.queue, Plan("w", 1, 1, 5))
-        (first,) = wait_until(lambda: self._ran(number), WAIT_S, why="it runs")
+        (first,) = wait_until(lambda: self._ran(number), why="it runs")
         member = next(one for one in self.fleet.members if one.pid == first.supervisor)
         pause(self.fleet.rng.random())
         conf = keys.conf(self.queue.name)
@@ -49,7 +47,7 @@ class Trials:
         else:
             self.fleet.kill(member, way)
         hurt = self.fleet.hurt_ns
-        found = wait_until(lambda: self._again(number), WAIT_S, why="it runs again")
+        found = wait_until(lambda: self._again(number), why="it runs again")
         if go_on is not None:
             go_on()
         name = way if way == "child" else way + (" leads" if leads else "")

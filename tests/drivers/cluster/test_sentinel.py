@@ -25,9 +25,6 @@ if TYPE_CHECKING:
     import redis
 
 
-UP_S = PATIENCE_S
-
-
 # ------------------------------------------------------------------ Sentinel
 
 
@@ -48,7 +45,7 @@ async def write_around(change: Callable[[], None]) -> list[Any]:
 def test_a_sentinels_master_is_reached_and_followed(kind: str, how: str):
     """Both drivers follow a demoted or dead master; the operation is not affected."""
     with run_guarded() as trio:
-        ports = run(kind, trio.url, write_around(getattr(trio, how)), patience_s=UP_S)
+        ports = run(kind, trio.url, write_around(getattr(trio, how)), patience_s=PATIENCE_S)
         assert ports == [trio.first.port, trio.second.port]
 
 

@@ -31,7 +31,6 @@ if TYPE_CHECKING:
     import redis
 
 ON_ONE_KIND = pytest.mark.parametrize("redis_server", ["single"], indirect=True)
-END_S = PATIENCE_S
 ROOT = Path(__file__).resolve().parents[3]
 
 
@@ -118,12 +117,12 @@ def test_a_fleet_is_stopped_by_its_name(spark: Any, queue: Queue, redis_client: 
     url = queue.driver.url
     options: dict[str, Any] = {"redis": url, "name": "nightly", "max_idle_s": None}
     fleet = InThread(spark, handlers.upper, workers=3, **options)
-    wait_until(lambda: redis_client.zcard(keys.workers("req")) == 2, END_S, why="two work")
+    wait_until(lambda: redis_client.zcard(keys.workers("req")) == 2, why="two work")
     stop_fleet("other", redis=url)
     request = queue.submit_request([b"a"])
-    assert request.wait(END_S) == "done"
+    assert request.wait(PATIENCE_S) == "done"
     stop_fleet("nightly", redis=url)
-    fleet.join(END_S)
+    fleet.join(PATIENCE_S)
     assert [row.ended for row in fleet.rows] == ["stopped"] * 3
     again = run_fleet(spark, handlers.upper, workers=1, **(options | {"max_idle_s": 0.5}))
     (row,) = again.collect()
@@ -139,20 +138,20 @@ def test_another_thread_cancels_a_fleet_immediately(
     request = queue.submit_request([b"a"], lease=1)
     options: dict[str, Any] = {"redis": queue.driver.url, "workers": 1, "max_idle_s": None}
     fleet = InThread(spark, handlers.never, name="nightly", **options)
-    wait_until(lambda: request.progress().held, END_S, why="its handler has it")
+    wait_until(lambda: request.progress().held, why="its handler has it")
     cancel_fleet(spark, "other")
     other = InThread(spark, handlers.upper, name="other", **options)
-    wait_until(lambda: redis_client.zcard(keys.workers("req")) == 2, END_S, why="both work")
+    wait_until(lambda: redis_client.zcard(keys.workers("req")) == 2, why="both work")
     workers = workers_of(redis_client)
     assert all(workers)
     spark.sparkContext.cancelJobsWithTag(tag_of("nightly"))  # as in docs/how-to/connect/spark.md
-    fleet.join(END_S)
+    fleet.join(PATIENCE_S)
     assert "cancelled" in str(fleet.error)
-    assert request.wait(END_S) == "done"
+    assert request.wait(PATIENCE_S) == "done"
     cancel_fleet(spark, "other")
-    other.join(END_S)
+    other.join(PATIENCE_S)
     assert "cancelled" in str(other.error)
-    wait_until(lambda: not any(map(is_alive, workers)), END_S, why="Spark has killed them")
+    wait_until(lambda: not any(map(is_alive, workers)), why="Spark has killed them")
 
 
 @pytest.mark.rest
@@ -176,11 +175,11 @@ def plain_worker(queue: Queue, redis_client: redis.Redis) -> Iterator[Any]:
     env = os.environ | {"FAIRLANE_REDIS": queue.driver.url, "PYTHONPATH": str(ROOT / "src")}
     worker = subprocess.Popen(words, cwd=ROOT, env=env, stderr=subprocess.DEVNULL)
     try:
-        wait_until(lambda: redis_client.zcard(keys.workers("req")), END_S, why="it registers")
+        wait_until(lambda: redis_client.zcard(keys.workers("req")), why="it registers")
         yield worker
     finally:
         worker.terminate()
-        assert worker.wait(END_S) == 0
+        assert worker.wait(PATIENCE_S) == 0
 
 
 def test_a_killed_python_process_loses_nothing(
@@ -190,13 +189,13 @@ def test_a_killed_python_process_loses_nothing(
     request = queue.submit_request((b"%d" % i for i in range(5000)), limit=2, lease=2)
     url = queue.driver.url
     fleet = InThread(spark, handlers.Gated(tmp_path), redis=url, workers=2, until_idle=True)
-    held = wait_until(lambda: list(tmp_path.glob("in-*")), END_S, why="a handler is at the gate")
+    held = wait_until(lambda: list(tmp_path.glob("in-*")), why="a handler is at the gate")
     supervisor, child = (int(part) for part in held[0].name.split("-")[1:])
     os.kill(supervisor, signal.SIGKILL)
-    wait_until(lambda: not is_alive(child), END_S, why="its process has gone with it")
+    wait_until(lambda: not is_alive(child), why="its process has gone with it")
     (tmp_path / "open").touch()
-    assert request.wait(END_S) == "done"
-    fleet.join(END_S)
+    assert request.wait(PATIENCE_S) == "done"
+    fleet.join(PATIENCE_S)
     assert results_of(queue, request.id) == [("done", b"%d" % i) for i in range(5000)]
     assert len(fleet.rows) == 2
 
@@ -209,13 +208,13 @@ def test_a_fleet_goes_on_without_a_worker_that_spark_gives_up(
     gated = queue.submit_request([b"0"], limit=1)
     url = queue.driver.url
     fleet = InThread(spark, handlers.Killing(tmp_path, 3), redis=url, workers=2, until_idle=True)
-    wait_until(lambda: [*tmp_path.glob("in-*")], END_S, why="one worker is at the gate")
+    wait_until(lambda: [*tmp_path.glob("in-*")], why="one worker is at the gate")
     killing = queue.submit_request([b"kill"], limit=1, attempts=100, lease=1)
-    wait_until(lambda: "goes on without a worker" in caplog.text, END_S, why="the other is lost")
+    wait_until(lambda: "goes on without a worker" in caplog.text, why="the other is lost")
     (tmp_path / "open").touch()
-    fleet.join(END_S)
+    fleet.join(PATIENCE_S)
     assert fleet.error is None
-    assert (gated.wait(END_S), killing.wait(END_S)) == ("done", "done")
+    assert (gated.wait(PATIENCE_S), killing.wait(PATIENCE_S)) == ("done", "done")
     assert sorted((row.ended, row.done) for row in fleet.rows) == [("idle", 2), ("lost", 0)]
     assert "spark.task.maxFailures" in caplog.text
 
@@ -241,9 +240,9 @@ def test_a_fleet_logs_the_open_requests_that_it_waits_for(
     write(numbers(spark, 5, 1), url, request="lines", finalize="false")
     options: dict[str, Any] = {"until_idle": True, "max_idle_s": None, "workers": 1}
     fleet = InThread(spark, handlers.upper, redis=url, **options)
-    wait_until(lambda: "open requests are unfinished: lines." in caplog.text, END_S)
+    wait_until(lambda: "open requests are unfinished: lines." in caplog.text)
     stop_fleet(redis=url)
-    fleet.join(END_S)
+    fleet.join(PATIENCE_S)
     assert [(row.ended, row.done) for row in fleet.rows] == [("stopped", 5)]
     assert caplog.text.count("open requests are unfinished") == 1
 

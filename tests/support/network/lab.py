@@ -27,7 +27,7 @@ from itertools import count
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from tests.support.wait import PATIENCE_S, wait_until
+from tests.support.wait import wait_until
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -38,7 +38,6 @@ WAYS = ("both", "out", "in")
 _CLONE_NEWNET = 0x40000000
 _NO_MAC = "02:66:6c:ff:ff:ff"
 _PREFIX = "fl"
-_UP_S = PATIENCE_S
 _PACKET_S = 0.2
 _CALLS = 3
 _labs = count()
@@ -243,6 +242,4 @@ def _remove(tag: str) -> None:
     for space in _spaces():
         if space.partition("-")[0] == tag:
             _ip("netns", "del", space)
-    wait_until(
-        lambda: not list(Path("/sys/class/net").glob(f"{tag}*")), _UP_S, why="the cables are gone"
-    )
+    wait_until(lambda: not list(Path("/sys/class/net").glob(f"{tag}*")), why="the cables are gone")

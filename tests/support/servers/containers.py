@@ -22,7 +22,7 @@ import redis
 from redis.backoff import NoBackoff
 from redis.retry import Retry
 
-from tests.support.wait import PATIENCE_S, wait_until
+from tests.support.wait import wait_until
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -34,7 +34,6 @@ HOST = "127.0.0.1"
 PORT = "6379/tcp"
 SERVER = 'exec "$(command -v valkey-server || command -v redis-server)" "$@"'
 PING_S = 5
-READY_S = PATIENCE_S
 SOCKET = "unix:///var/run/docker.sock"
 
 
@@ -114,7 +113,7 @@ def run_redis(*options: str) -> Iterator[Container]:
         raise LookupError(f"no container of {image()}: {error.explanation}") from error
     try:
         server = Container(made.get_container_id(), int(made.get_exposed_port(6379)))
-        wait_until(lambda: _answers(server), READY_S, why=f"{image()} answers")
+        wait_until(lambda: _answers(server), why=f"{image()} answers")
         yield server
     finally:
         made.stop()

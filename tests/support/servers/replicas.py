@@ -10,14 +10,13 @@ from unittest.mock import patch
 
 from fairlane import settings
 from tests.support.servers import server_process
-from tests.support.wait import PATIENCE_S, wait_until
+from tests.support.wait import wait_until
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     import redis
 
-UP_S = PATIENCE_S
 CONFIRM_MS = 5_000  # a test of a late replica sets a shorter time
 
 
@@ -51,7 +50,7 @@ class Pair:
         self.primary.process.wait()
         with contextlib.closing(self.replica.client()) as client:
             client.replicaof("NO", "ONE")
-            wait_until(lambda: client.role()[0] == b"master", UP_S, why="the replica is promoted")
+            wait_until(lambda: client.role()[0] == b"master", why="the replica is promoted")
 
 
 @contextlib.contextmanager
@@ -63,7 +62,7 @@ def run_pair(kind: str = "single", *options: str) -> Iterator[Pair]:
         follow = ("--replicaof", server_process.HOST, str(primary.port))
         replica = later.enter_context(server_process.run_server(kind, *quick, *follow))
         with contextlib.closing(primary.client()) as client:
-            wait_until(lambda: in_step(client), UP_S, why="the replica has caught up")
+            wait_until(lambda: in_step(client), why="the replica has caught up")
         # On a busy machine a replica may need more than the second that the product allows.
         later.enter_context(patch.object(settings, "CONFIRM_MS", CONFIRM_MS))
         yield Pair(primary, replica)

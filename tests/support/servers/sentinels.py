@@ -22,8 +22,6 @@ if TYPE_CHECKING:
     from tests.support.security import Security
 
 NAME = "mymaster"
-UP_S = PATIENCE_S
-FAILOVER_S = PATIENCE_S  # a failover that got no votes is tried again after twice its own time-out
 
 
 @dataclass
@@ -83,7 +81,7 @@ class Guarded:
         ):
             wait_until(
                 lambda: first.role()[1] == second.role()[4],
-                UP_S,
+                PATIENCE_S,
                 why="the replica has caught up",
             )
 
@@ -92,7 +90,7 @@ class Guarded:
         with contextlib.closing(self.second.client()) as client:
             wait_until(
                 lambda: self.master() == self.second.port and client.role()[0] == b"master",
-                FAILOVER_S,
+                PATIENCE_S,
                 why="the replica becomes the master",
             )
 
@@ -109,7 +107,7 @@ def run_guarded(
         with contextlib.closing(second.client()) as client:
             wait_until(
                 lambda: client.info("replication")["master_link_status"] == "up",
-                UP_S,
+                PATIENCE_S,
                 why="the replica is attached",
             )
         made = Guarded(first, second, [])
@@ -120,7 +118,7 @@ def run_guarded(
             client = redis.Redis(host=HOST, port=port, socket_timeout=30, **access)
             made.sentinels.append(later.enter_context(contextlib.closing(client)))
             made.ports.append(port)
-        wait_until(made.see_each_other, UP_S, why="the sentinels know the replica and each other")
+        wait_until(made.see_each_other, why="the sentinels know the replica and each other")
         yield made
 
 
@@ -137,7 +135,7 @@ def _watching(master: Server, quorum: int, down_after_ms: int) -> Iterator[int]:
             words += master.security.sentinel_options(port)
         process = server_process.spawn(words, folder / "sentinel.log")
         try:
-            wait_until(lambda: server_process.is_open(port), UP_S, why="the sentinel answers")
+            wait_until(lambda: server_process.is_open(port), why="the sentinel answers")
             yield port
         finally:
             process.kill()

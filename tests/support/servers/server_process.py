@@ -44,7 +44,6 @@ BUS_OFFSET = 10_000
 # server is still free when the server comes back.
 PORTS = range(11_000, 22_000)
 TRIES = 5
-READY_S = PATIENCE_S
 
 _PR_SET_PDEATHSIG = 1
 _LIBC = ctypes.CDLL(None, use_errno=True) if sys.platform == "linux" else None
@@ -180,7 +179,7 @@ def _start(
         process = _spawn(kind, binary, folder, port, given)
         server = Server(kind, binary, port, folder, process, security)
         try:
-            state = wait_until(partial(_state, server), READY_S, why=f"{binary} answers")
+            state = wait_until(partial(_state, server), why=f"{binary} answers")
         except BaseException:
             process.kill()
             process.wait()
@@ -279,7 +278,7 @@ def _form_cluster(server: Server) -> None:
             client.execute_command("CLUSTER", "ADDSLOTS", *range(SLOTS))
         wait_until(
             lambda: b"cluster_state:ok" in _cluster_info(client),
-            READY_S,
+            PATIENCE_S,
             why="the cluster serves its slots",
         )
 

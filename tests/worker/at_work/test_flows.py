@@ -20,7 +20,6 @@ if TYPE_CHECKING:
     from tests.support.processes.workers import Workers
 
 THREE_STEPS = Flow("access").step("one", limit=4).step("two", limit=4).step("three", limit=4)
-SOON_S = PATIENCE_S
 
 
 def start(queue: Queue, flow: Flow, count: int) -> None:
@@ -31,7 +30,7 @@ def test_results_go_on_to_the_next_step_while_the_first_one_runs(queue: Queue, w
     start(queue, Flow("f").step("one").step("two", priority=0), 3)
     queue.request("f.1").set_limit(1)
     workers.start("echo")
-    wait_until(lambda: queue.driver.run(flow_state("f")) == "done", SOON_S)
+    wait_until(lambda: queue.driver.run(flow_state("f")) == "done")
     steps = queue.driver.run(flow_progress("f")).steps
     assert [one.progress.done for one in steps] == [3, 3]
     assert sorted(one.body or b"" for one in queue.request("f.2").results()) == numbered(3)
@@ -48,7 +47,7 @@ def test_a_flow_of_three_steps_is_whole_though_workers_are_killed(queue: Queue, 
         worker.send(signal.SIGKILL)
         worker.process.wait()
     workers.start("echo_noted")
-    wait_until(lambda: queue.driver.run(flow_state("f")) == "done", 2 * SOON_S)
+    wait_until(lambda: queue.driver.run(flow_state("f")) == "done", 2 * PATIENCE_S)
     for one in queue.driver.run(flow_progress("f")).steps:
         assert (one.progress.total, one.progress.done) == (1_000, 1_000)
         check_settled_once(queue.request(one.progress.id))
@@ -57,7 +56,7 @@ def test_a_flow_of_three_steps_is_whole_though_workers_are_killed(queue: Queue, 
 
 
 def wait_settled(queue: Queue, least: int) -> None:
-    wait_until(lambda: settled(queue) >= least, SOON_S)
+    wait_until(lambda: settled(queue) >= least)
 
 
 def settled(queue: Queue) -> int:
@@ -70,7 +69,7 @@ WITH_CHILDREN = Flow("f").step("one", limit=4).children("a", "b", limit=4).step(
 def test_children_are_joined_while_workers_run(queue: Queue, workers: Workers):
     start(queue, WITH_CHILDREN, 3)
     workers.start("echo")
-    wait_until(lambda: queue.driver.run(flow_state("f")) == "done", SOON_S)
+    wait_until(lambda: queue.driver.run(flow_state("f")) == "done")
     found = sorted(one.body or b"" for one in queue.request("f.4").results())
     assert found == [b'["%b","%b"]' % (body, body) for body in numbered(3)]
 
@@ -86,7 +85,7 @@ def test_each_result_is_joined_once_though_workers_are_killed(queue: Queue, work
         worker.send(signal.SIGKILL)
         worker.process.wait()
     workers.start("echo_noted")
-    wait_until(lambda: queue.driver.run(flow_state("f")) == "done", 2 * SOON_S)
+    wait_until(lambda: queue.driver.run(flow_state("f")) == "done", 2 * PATIENCE_S)
     for one in queue.driver.run(flow_progress("f")).steps:
         assert (one.progress.total, one.progress.done) == (1_000, 1_000)
         check_settled_once(queue.request(one.progress.id))
@@ -106,7 +105,7 @@ def test_handlers_share_a_state(
 ):
     start(queue, WITH_CHILDREN, 3)
     workers.start(handler)
-    wait_until(lambda: queue.driver.run(flow_state("f")) == "done", SOON_S)
+    wait_until(lambda: queue.driver.run(flow_state("f")) == "done")
     assert queue.flows.run("f").shared.all() == expected
 
 
@@ -133,8 +132,8 @@ def test_results_choose_branches_and_children(queue: Queue, workers: Workers, ha
     start(queue, ROUTED, 5)
     queue.driver.run(submit_flow(CHOSEN.plan("req", "g", {})), iter([numbered(4)]))
     workers.start(handler)
-    wait_until(lambda: queue.driver.run(flow_state("f")) == "done", SOON_S)
-    wait_until(lambda: queue.driver.run(flow_state("g")) == "done", SOON_S)
+    wait_until(lambda: queue.driver.run(flow_state("f")) == "done")
+    wait_until(lambda: queue.driver.run(flow_state("g")) == "done")
     assert totals(queue) == [5, 3, 2, 5]
     assert sorted(one.body or b"" for one in queue.request("f.4").results()) == numbered(5)
     found = sorted((one.body or b"" for one in queue.request("g.4").results()), key=len)
@@ -158,7 +157,7 @@ def test_what_results_choose_is_there_once_though_workers_are_killed(
         worker.send(signal.SIGKILL)
         worker.process.wait()
     workers.start("choose_noted")
-    wait_until(lambda: queue.driver.run(flow_state("f")) == "done", 2 * SOON_S)
+    wait_until(lambda: queue.driver.run(flow_state("f")) == "done", 2 * PATIENCE_S)
     assert totals(queue) == wanted
     for one in queue.driver.run(flow_progress("f")).steps:
         check_settled_once(queue.request(one.progress.id))
@@ -250,7 +249,7 @@ def test_a_choice_that_the_flow_does_not_declare_is_dead_with_one_sentence(
     steps = flow.plan("req", "f", {})
     queue.driver.run(submit_flow(steps), iter([[body.encode()]]))
     workers.start("choose_wrongly")
-    wait_until(lambda: queue.driver.run(flow_state("f")) == "done", SOON_S)
+    wait_until(lambda: queue.driver.run(flow_state("f")) == "done")
     (dead,) = queue.request("f.1").dead()
     assert (dead.error, dead.attempt) == (sentence, 1)
     assert totals(queue)[1:] == [0] * (len(steps) - 1)

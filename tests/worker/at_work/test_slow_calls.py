@@ -17,7 +17,6 @@ if TYPE_CHECKING:
 
 BEFORE, AFTER = 6, 30
 BODIES = [b"%d" % i for i in (*range(BEFORE), 999, *range(BEFORE + 1, BEFORE + 1 + AFTER))]
-SOON_S = PATIENCE_S  # the promise is 0.1 s; the machine of the tests may be busy
 
 
 def begin(queue: Queue, folder: Folder, limit: int = 3, **options: Any) -> Request:
@@ -36,8 +35,8 @@ def let_go(folder: Folder) -> None:
 
 def wait_done(request: Request, count: int) -> None:
     """Waits until so many are done while the slow call goes on."""
-    wait_until(lambda: request.progress().done >= count, SOON_S, why=f"{count} are done")
-    wait_until(lambda: owed(request) == [1], SOON_S, why="one lease has the slow call alone")
+    wait_until(lambda: request.progress().done >= count, why=f"{count} are done")
+    wait_until(lambda: owed(request) == [1], why="one lease has the slow call alone")
     assert request.progress().done == count
 
 
@@ -88,8 +87,8 @@ def test_the_only_unit_stores_what_it_has_done_before_a_slow_call(
 ):
     workers.start(handler, **options)
     request = begin(queue, folder)
-    wait_until(lambda: request.progress().done >= BEFORE, SOON_S, why="they are stored")
-    wait_until(lambda: 1 in owed(request), SOON_S, why="a lease has the slow call alone")
+    wait_until(lambda: request.progress().done >= BEFORE, why="they are stored")
+    wait_until(lambda: 1 in owed(request), why="a lease has the slow call alone")
     let_go(folder)
     check_all(request)
 
@@ -122,7 +121,7 @@ def test_requests_of_one_before_a_slow_one_are_done_while_it_runs(
     workers.start("deaf_999")
     folder.wait_noted("began")
     for request in requests[:20]:
-        wait_until(lambda: request.progress().ended, SOON_S, why="it is done")  # noqa: B023
+        wait_until(lambda: request.progress().ended, why="it is done")  # noqa: B023
     assert not requests[20].progress().ended
     let_go(folder)
     assert requests[20].wait(timeout=PATIENCE_S) == "done"
@@ -139,7 +138,7 @@ def test_a_batch_beside_which_nothing_waits_is_not_split(
     def has_only_the_batch() -> bool:
         return len(owed(request)) == 1 and request.progress().done == len(BODIES) - owed(request)[0]
 
-    wait_until(has_only_the_batch, SOON_S, why="the others are done")
+    wait_until(has_only_the_batch, why="the others are done")
     let_go(folder)
     check_all(request)
 

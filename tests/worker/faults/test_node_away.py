@@ -24,7 +24,6 @@ if TYPE_CHECKING:
     from tests.support.processes.workers import Workers
 
 pytestmark = [pytest.mark.server, pytest.mark.slow]
-SOON_S = PATIENCE_S
 # With `everysec` a write waits for a running fsync, after its reply: kill -9 then loses it.
 OPTIONS = ("--cluster-require-full-coverage", "no", "--appendfsync", "always")
 
@@ -85,11 +84,11 @@ def test_a_primary_that_is_gone_costs_its_own_requests_only(
     others = submit(queue, ids_at(cluster, alive, "ok"), 10, priority=5, limit=1)
     cluster.kill(gone)
     workers.start(handler, **options)
-    assert [other.wait(timeout=SOON_S) for other in others if not is_at(cluster, gone, other)]
+    assert [other.wait(timeout=PATIENCE_S) for other in others if not is_at(cluster, gone, other)]
     cluster.restart(gone)
     cluster.wait_ok()
-    assert [one.wait(timeout=SOON_S) for one in waiting] == ["done"] * len(waiting)
-    assert [one.wait(timeout=SOON_S) for one in others] == ["done"] * len(others)
+    assert [one.wait(timeout=PATIENCE_S) for one in waiting] == ["done"] * len(waiting)
+    assert [one.wait(timeout=PATIENCE_S) for one in others] == ["done"] * len(others)
 
 
 def is_at(cluster: Cluster, node: Node, request: Any) -> bool:
@@ -115,17 +114,17 @@ def test_a_permit_whose_node_hung_is_free_before_its_lease_expires(
     first, late = submit_at(queue, cluster, hung, 2, attempts=1)
     running = workers.start("hold", tokens=1)
     workers.folder.open_gate()
-    assert [one.wait(timeout=SOON_S) for one in (first, late)] == ["done"] * 2
+    assert [one.wait(timeout=PATIENCE_S) for one in (first, late)] == ["done"] * 2
     (workers.folder.path / "gate").unlink()
     noted = len(workers.folder.notes())
     (busy,) = submit_at(queue, cluster, alive, 1)
-    wait_until(lambda: len(workers.folder.notes()) > noted, SOON_S, why="the unit is busy")
+    wait_until(lambda: len(workers.folder.notes()) > noted, why="the unit is busy")
     (third,) = submit_at(queue, cluster, hung, 1, lease=600)
     cluster.stop(hung)
     workers.folder.open_gate()
-    wait_until(lambda: "put off a token" in running.said(), SOON_S, why="an acquire is given up")
+    wait_until(lambda: "put off a token" in running.said(), why="an acquire is given up")
     cluster.cont(hung)
-    assert [one.wait(timeout=SOON_S) for one in (busy, third)] == ["done"] * 2
+    assert [one.wait(timeout=PATIENCE_S) for one in (busy, third)] == ["done"] * 2
 
 
 def submit_at(

@@ -21,7 +21,6 @@ if TYPE_CHECKING:
     from tests.support.processes.workers import Workers
 
 pytestmark = [pytest.mark.server, pytest.mark.slow]
-SOON_S = PATIENCE_S
 
 
 @pytest.fixture
@@ -67,7 +66,7 @@ def part(cluster: Cluster, primary: Node) -> Node:
 
 def fail_over(cluster: Cluster, primary: Node, heir: Node) -> None:
     cluster.kill(primary)
-    wait_until(lambda: heir.ask("ROLE")[0] == b"master", SOON_S, why="the replica is promoted")
+    wait_until(lambda: heir.ask("ROLE")[0] == b"master", why="the replica is promoted")
 
 
 def endings(queue: Queue, request_id: str) -> list[str]:
@@ -89,7 +88,7 @@ def test_an_end_that_was_logged_and_taken_back_comes_again(
     wait_until(lambda: not client.zcard(keys.active("req")), why="it is retired")
     fail_over(cluster, primary, heir)
     assert request.state() == "active"
-    assert request.wait(timeout=SOON_S) == "done"
+    assert request.wait(timeout=PATIENCE_S) == "done"
     assert [result.body for result in request.results()] == [b"x"] * 3
     assert endings(queue, request.id) == ["done"]
 
@@ -109,5 +108,5 @@ def test_a_request_that_the_dispatch_slot_forgot_goes_on(
     request = queue.submit_request([b"x"] * 3, id=id_at(cluster, primary))
     fail_over(cluster, dispatch, heir)
     workers.start("echo")
-    assert request.wait(timeout=SOON_S) == "done"
+    assert request.wait(timeout=PATIENCE_S) == "done"
     assert endings(queue, request.id) == ["done"]
