@@ -15,7 +15,6 @@ from fairlane.drivers.sync import SyncDriver
 from fairlane.operations import workers
 from fairlane.protocol import keys
 from fairlane.queue import Queue
-from fairlane.settings import CALL_PATIENCE_S
 from tests.drivers.test_first_contact import Starting
 from tests.support.servers import server_process
 from tests.support.wait import wait_until
@@ -52,7 +51,7 @@ def test_an_idle_worker_stops_though_redis_is_away(concurrency: str):
         client.close()
     try:
         worker.send_signal(signal.SIGTERM)
-        assert worker.wait(CALL_PATIENCE_S / 2) == 0
+        assert worker.wait(settings.CALL_PATIENCE_S / 2) == 0
     finally:
         worker.kill()
         worker.wait()
