@@ -254,6 +254,7 @@ SCRIPT_ERRORS: dict[str, type[FairlaneError]] = {
     "BADSHARDS": InvalidArgument,
     "BADTOKENS": InvalidArgument,
     "BADVERDICT": InvalidArgument,
+    "REFUSED": InvalidArgument,  # the rest is a sentence for the caller
 }
 
 

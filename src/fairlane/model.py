@@ -16,13 +16,15 @@ ENDED_STATES = frozenset({"done", "cancelled"})
 class Token(NamedTuple):
     """A hint popped from a lane: this request may use one more worker.
 
-    `turn` is `<share>:<tenant>` if the request names a tenant, else "".
+    `turn` is `<share>:<tenant>` if the request names a tenant, else "". `keys` are the keys of the
+    request with their limits, as `api=10,customer-42=3`, else "".
     """
 
     request_id: str
     k: str
     g: str
     turn: str = ""
+    keys: str = ""
 
     @property
     def text(self) -> str:
@@ -32,7 +34,8 @@ class Token(NamedTuple):
     @property
     def permit(self) -> str:
         """Returns what mint returns for the token."""
-        return f"{self.k}.{self.g}@{self.turn}" if self.turn else f"{self.k}.{self.g}"
+        turn = f"@{self.turn}" if self.turn else ""
+        return f"{self.k}.{self.g}{turn}%{self.keys}" if self.keys else f"{self.k}.{self.g}{turn}"
 
 
 Entry = tuple[bytes, tuple[bytes, bytes]]  # one delivered sub-request: (<ms>-<index>, (b"b", body))

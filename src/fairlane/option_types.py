@@ -6,7 +6,7 @@ seconds, text such as "500ms", "30s", "5m" or "24h", or a timedelta.
 
 from __future__ import annotations
 
-from collections.abc import Iterable  # noqa: TC003  typing.get_type_hints reads these
+from collections.abc import Iterable, Mapping  # noqa: TC003  typing.get_type_hints reads these
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import TypedDict
@@ -24,6 +24,8 @@ class RequestOptions(TypedDict, total=False):
     Attributes:
         priority: The lane: 0 is first, 99 is last (0 to 99).
         limit: At most so many workers hold parts of it at a time (1 to 10,000).
+        limits: At most so many leases at a time over all requests of the queue that name the key
+            (up to 3).
         attempts: How often a sub-request is tried before it is dead (1 to 100).
         backoff: Pause before another attempt, shortest..longest; 1s means 1s..1s (0s to 24h).
         lease: How long a worker that sends no heartbeat keeps its work (1s to 24h).
@@ -57,6 +59,7 @@ class RequestOptions(TypedDict, total=False):
 
     priority: int
     limit: int
+    limits: Mapping[str, int]
     attempts: int
     backoff: Duration | tuple[Duration, Duration]
     lease: Duration
@@ -86,6 +89,8 @@ class SharedOptions(TypedDict, total=False):
 
     Attributes:
         priority: The lane: 0 is first, 99 is last (0 to 99).
+        limits: At most so many leases at a time over all requests of the queue that name the key
+            (up to 3).
         attempts: How often a sub-request is tried before it is dead (1 to 100).
         backoff: Pause before another attempt, shortest..longest; 1s means 1s..1s (0s to 24h).
         lease: How long a worker that sends no heartbeat keeps its work (1s to 24h).
@@ -118,6 +123,7 @@ class SharedOptions(TypedDict, total=False):
     """
 
     priority: int
+    limits: Mapping[str, int]
     attempts: int
     backoff: Duration | tuple[Duration, Duration]
     lease: Duration
@@ -148,6 +154,8 @@ class ScheduleOptions(TypedDict, total=False):
     Attributes:
         priority: The lane: 0 is first, 99 is last (0 to 99).
         limit: At most so many workers hold parts of it at a time (1 to 10,000).
+        limits: At most so many leases at a time over all requests of the queue that name the key
+            (up to 3).
         attempts: How often a sub-request is tried before it is dead (1 to 100).
         backoff: Pause before another attempt, shortest..longest; 1s means 1s..1s (0s to 24h).
         lease: How long a worker that sends no heartbeat keeps its work (1s to 24h).
@@ -172,6 +180,7 @@ class ScheduleOptions(TypedDict, total=False):
 
     priority: int
     limit: int
+    limits: Mapping[str, int]
     attempts: int
     backoff: Duration | tuple[Duration, Duration]
     lease: Duration
@@ -196,6 +205,8 @@ class StepOptions(TypedDict, total=False):
     Attributes:
         priority: The lane: 0 is first, 99 is last (0 to 99).
         limit: At most so many workers hold parts of it at a time (1 to 10,000).
+        limits: At most so many leases at a time over all requests of the queue that name the key
+            (up to 3).
         attempts: How often a sub-request is tried before it is dead (1 to 100).
         backoff: Pause before another attempt, shortest..longest; 1s means 1s..1s (0s to 24h).
         lease: How long a worker that sends no heartbeat keeps its work (1s to 24h).
@@ -219,6 +230,7 @@ class StepOptions(TypedDict, total=False):
 
     priority: int
     limit: int
+    limits: Mapping[str, int]
     attempts: int
     backoff: Duration | tuple[Duration, Duration]
     lease: Duration
@@ -242,6 +254,8 @@ class TaskOptions(TypedDict, total=False):
     Attributes:
         priority: The lane: 0 is first, 99 is last (0 to 99).
         limit: At most so many workers hold parts of it at a time (1 to 10,000).
+        limits: At most so many leases at a time over all requests of the queue that name the key
+            (up to 3).
         attempts: How often a sub-request is tried before it is dead (1 to 100).
         backoff: Pause before another attempt, shortest..longest; 1s means 1s..1s (0s to 24h).
         lease: How long a worker that sends no heartbeat keeps its work (1s to 24h).
@@ -270,6 +284,7 @@ class TaskOptions(TypedDict, total=False):
 
     priority: int
     limit: int
+    limits: Mapping[str, int]
     attempts: int
     backoff: Duration | tuple[Duration, Duration]
     lease: Duration
@@ -298,6 +313,8 @@ class CallOptions(TypedDict, total=False):
     Attributes:
         priority: The lane: 0 is first, 99 is last (0 to 99).
         limit: At most so many workers hold parts of it at a time (1 to 10,000).
+        limits: At most so many leases at a time over all requests of the queue that name the key
+            (up to 3).
         attempts: How often a sub-request is tried before it is dead (1 to 100).
         backoff: Pause before another attempt, shortest..longest; 1s means 1s..1s (0s to 24h).
         lease: How long a worker that sends no heartbeat keeps its work (1s to 24h).
@@ -331,6 +348,7 @@ class CallOptions(TypedDict, total=False):
 
     priority: int
     limit: int
+    limits: Mapping[str, int]
     attempts: int
     backoff: Duration | tuple[Duration, Duration]
     lease: Duration
@@ -387,6 +405,7 @@ class PolicyFields:
     queue: str = settings.DEFAULT_QUEUE
     priority: int = 5
     limit: int = 3
+    limits: tuple[tuple[str, int], ...] = ()
     attempts: int = 5
     backoff_ms: tuple[int, int] = (1_000, 300_000)
     lease_ms: int = 30_000

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import secrets
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from functools import lru_cache
@@ -24,6 +24,7 @@ from fairlane.options_table import (
     DURATION,
     FLAG,
     KEY,
+    LIMITS,
     MOMENT,
     NAME,
     NAMES,
@@ -37,7 +38,7 @@ from fairlane.options_table import (
 from fairlane.protocol.keys import check_name, new_id
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Sequence
     from typing import Unpack
 
     from fairlane.option_types import RequestOptions
@@ -68,6 +69,8 @@ def read_option(name: str, value: Any, called: str = "") -> Any:
         return moment_ms(called, value)
     if option.kind == NAMES:
         value = _names(called, value)
+    if option.kind == LIMITS:
+        value = read_limits(called, value)
     _CHECKS[option.kind](option, called, value)
     return value
 
@@ -92,6 +95,8 @@ def _plain(option: Option, value: Any) -> Any:
         return read_option(option.name, value) / 1000
     if option.kind == PAUSE:
         return tuple(ms / 1000 for ms in read_option(option.name, value))
+    if option.kind == LIMITS:
+        return dict(read_limits(option.name, value))
     return _names(option.name, value) if option.kind == NAMES else value
 
 
@@ -155,6 +160,43 @@ def _names(called: str, names: object) -> tuple[str, ...]:
     return tuple(dict.fromkeys(found)) if all(isinstance(one, str) for one in found) else found
 
 
+Limits = tuple[tuple[str, int], ...]  # keys by name, each with its limit
+
+
+def read_limits(called: str, given: object) -> Limits:
+    """Returns the keys and limits of a dict, or of texts such as `api=10`, by name.
+
+    Raises InvalidArgument for another value, and for a key with two limits.
+    """
+    if isinstance(given, Mapping):
+        return tuple(sorted(given.items()))
+    parts = given.split(",") if isinstance(given, str) else given
+    if not isinstance(parts, (list, tuple)):
+        raise InvalidArgument(f"{called} {given!r:.60} is not valid: give a dict of key and limit")
+    found = dict[str, int]()
+    for part in parts:
+        name, number = part if isinstance(part, tuple) else _split_limit(called, part)
+        if found.setdefault(name, number) != number:
+            raise InvalidArgument(
+                f"key {name} has two limits, {found[name]} and {number}: name it once"
+            )
+    return tuple(sorted(found.items()))
+
+
+def _split_limit(called: str, part: object) -> tuple[str, int]:
+    name, equals, number = part.rpartition("=") if isinstance(part, str) else ("", "", "")
+    if not equals or not re.fullmatch(r"-?\d{1,9}", number):
+        raise InvalidArgument(
+            f"{called} {part!r:.60} is not valid: write a key and its limit, as customer-42=3"
+        )
+    return name, int(number)
+
+
+def limits_text(limits: Limits) -> str:
+    """Returns keys and limits as the scripts have them: `api=10,customer-42=3`."""
+    return ",".join(f"{name}={limit}" for name, limit in limits)
+
+
 # ------------------------------------------------------------------ checks
 # Each takes an option, what the error calls it, and a value as a policy has it.
 
@@ -203,6 +245,16 @@ def _check_names(option: Option, _: str, names: object) -> None:
         check_name(kind, name)
 
 
+def _check_limits(option: Option, _: str, limits: Any) -> None:
+    if len(limits) > option.most:
+        raise InvalidArgument(
+            f"{len(limits):,} keys are too many: a request names at most {option.most}"
+        )
+    for name, limit in limits:
+        check_name("key", name)
+        check_whole(f"limit of key {name}", limit, 1, BY_NAME["limit"].most)
+
+
 def _check_choice(option: Option, called: str, value: object) -> None:
     if not isinstance(value, str) or value not in {"", *option.most}:
         raise InvalidArgument(f"{called} {value!r} is not valid: write {', '.join(option.most)}")
@@ -224,6 +276,7 @@ _CHECKS: dict[str, Callable[[Option, str, Any], None]] = {
     CHOICE: _check_choice,
     FLAG: _check_flag,
     KEY: _check_flag,
+    LIMITS: _check_limits,
 }
 
 
@@ -404,6 +457,7 @@ class Policy(PolicyFields):
             "unique": f"{self.window_ms}:{self.nonce}" if self.on_duplicate else "",
             "after": f"{mode}:{others}" if others else "",
             "distinct": int(self.distinct),
+            "limits": limits_text(self.limits),
         }
         yield "parent", self.parent
         for line, name, default in _LINES:

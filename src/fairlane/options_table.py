@@ -20,6 +20,7 @@ NAMES = "names"  # one name or several
 CHOICE = "choice"  # one of `most`
 FLAG = "flag"
 KEY = "key"  # a flag, or in Python a function of a body
+LIMITS = "limits"  # names, each with a limit: a dict, or text such as "api=10,customer-42=3"
 
 
 class Option(NamedTuple):
@@ -48,6 +49,9 @@ OPTIONS = (
            "many task schedule step set sink", "The lane: 0 is first, 99 is last."),
     Option("limit", WHOLE, 1, 10_000, "workers", settings.DEFAULT_LIMIT, "policy",
            "task schedule step set sink", "At most so many workers hold parts of it at a time."),
+    Option("limits", LIMITS, 0, 3, "key", None, "limits",
+           "many task schedule step sink",
+           "At most so many leases at a time over all requests of the queue that name the key."),
     Option("attempts", WHOLE, 1, 100, "", 5, "policy",
            "many task schedule step sink", "How often a sub-request is tried before it is dead."),
     Option("backoff", PAUSE, "0s", "24h", "", "1s..5m", "policy",
@@ -136,7 +140,7 @@ def range_text(option: Option) -> str:
     """Returns the range for people: `1s to 24h`, `keep, replace, debounce`, "" = any value."""
     if option.kind == CHOICE:
         return ", ".join(option.most)
-    if option.kind == NAMES:
+    if option.kind in {NAMES, LIMITS}:
         return f"up to {option.most}"
     if option.least is None:
         return ""

@@ -41,6 +41,8 @@ if TYPE_CHECKING:
         ChangeReport,
         Completion,
         Demand,
+        KeyPage,
+        KeyState,
         QueueErrors,
         QueueStatus,
         RequestPage,
@@ -455,6 +457,28 @@ class Queue:
         from fairlane.operations import rates
 
         self.driver.run(rates.set_queue_rate(self.name, rate, burst))
+
+    def keys(self, limit: int = 1000) -> KeyPage:
+        """Returns at most `limit` keys of `limits=`, by name: what holds each and waits for it."""
+        from fairlane.operations import limit_keys
+
+        return self.driver.run(limit_keys.list_keys(self.name, limit))
+
+    def key(self, name: str) -> KeyState:
+        """Returns what holds a key and waits for it. Raises InvalidArgument if it is not in use."""
+        from fairlane.operations import limit_keys
+
+        return self.driver.run(limit_keys.read_key(self.name, name))
+
+    def set_key(self, name: str, limit: int | None) -> int | None:
+        """Sets the limit of a key; None = as the requests say that name it. Returns the one before.
+
+        A higher limit starts work that waits. Leases above a lower limit end as ever. Submissions
+        that name another limit are refused. Raises InvalidArgument.
+        """
+        from fairlane.operations import limit_keys
+
+        return self.driver.run(limit_keys.set_key(self.name, name, limit))
 
     def close(self) -> None:
         """Closes the idle connections."""

@@ -75,7 +75,8 @@ class Progress(RequestCounts):
     `given_back` stands in its place, with the reason. `timeouts` counts the handler calls that took
     longer than `time_limit_ms`. `left_out` counts the bodies that are no sub-requests, because the
     request is `distinct` and had their keys already. `durable` is a number of replicas, and `rates`
-    are in words. `is_rate_limited`: a rate set `opens_ms`, not a delay or a handler.
+    are in words. `limits` are its keys, each with the limit that its submission named.
+    `is_rate_limited`: a rate set `opens_ms`, not a delay or a handler.
 
     `parent` is the request whose dead sub-requests these were, `requeued_as` the requests that took
     over dead ones of this request. `by` is the token of the HTTP API that submitted it; a caller
@@ -97,6 +98,7 @@ class Progress(RequestCounts):
     time_limit_ms: int | None = None
     durable: int | None = None
     rates: tuple[str, ...] = ()
+    limits: dict[str, int] = field(default_factory=dict)
     is_rate_limited: bool = False
     share: int | None = None
     parent: str | None = None
@@ -105,6 +107,35 @@ class Progress(RequestCounts):
     holders: tuple[Holder, ...] | None = None
     retries_waiting: int | None = None
     next_retry_ms: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class KeyState:
+    """A key of a queue: its limit, and what holds it and waits for it now.
+
+    `is_set`: a person has set the limit, so it stays when the key is not used. `called` is work
+    that has room and waits for a worker. `waits_ms` is how long the oldest of the first 100 in line
+    has waited, None = none waits. `holders` and `next_requests` are up to 100 requests that hold
+    the key, and that come next.
+    """
+
+    name: str
+    limit: int
+    is_set: bool
+    held: int
+    called: int
+    waiting: int
+    waits_ms: int | None
+    holders: tuple[str, ...]
+    next_requests: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class KeyPage:
+    """Keys of a queue by name; `more`: there are others."""
+
+    keys: list[KeyState]
+    more: bool
 
 
 @dataclass(frozen=True, slots=True)

@@ -158,7 +158,7 @@ class QueueMachine(Operations, Pull):
         """Acquires with a copy of any token that ever existed, or with an invented one."""
         copy = pick(self.player.copies, n)
         proof = {"op": self.player.new_op(), "worker": worker[0], "started": worker[1]}
-        proof |= {"shared": "1" if n % 2 else "", "allowance": "", "wait": ""}
+        proof |= {"shared": "1" if n % 2 else "", "allowance": "", "wait": "", "token": ""}
         self.player.call("acquire", copy.id, k=copy.k, g=copy.g + g, count=count, **proof)
 
     @precondition(has_held)
@@ -174,7 +174,7 @@ class QueueMachine(Operations, Pull):
             g=lease.g,
             count=1,
             shared="",
-            **who | {"allowance": "", "wait": ""},
+            **who | {"allowance": "", "wait": "", "token": ""},
         )
 
     @precondition(has_held)

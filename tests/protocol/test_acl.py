@@ -69,6 +69,8 @@ OTHER_COMMANDS = {
 PARTS = {
     "dead list": ("cli.commands.dead", "list_"),
     "flow list": ("cli.commands.flow", "list_"),
+    "key list": ("cli.commands.key", "list_"),
+    "key show": ("cli.commands.key", "show"),
     "flow show": ("cli.commands.flow", "show"),
     "schedule add": ("cli.commands.schedule", "add"),
     "schedule list": ("cli.commands.schedule", "list_"),

@@ -152,6 +152,11 @@ def accepted(lane: Lane, held: Held) -> dict[str, Call]:
         "next_forward": Call((*MINE[:2], b"{lists}:state"), FORWARD),
         "pause_queue": Call((CONF,), {"period": 5, "longest": HOUR}),
         "rate_queue": Call((CONF,), {"interval": 10_000, "burst": 5}),
+        "place_tokens": Call(keys.of_limits("req")[:3], {"rows": [5, "r1#0.9%x=1"]}),
+        "set_key_limit": Call(
+            (*keys.of_limits("req"), keys.limit_key("req", "x")), {"name": "x", "limit": 2}
+        ),
+        "check_keys": Call(keys.of_limits("req"), {"names": ["x"]}),
         "promote": Call((DELAYED, *TURNS, *LANES), {"most": 10}),
         "publish": Call((*TOPIC, b"topic:{t}:op:1"), PUBLISH),
         "push": Call((b"{t}:list",), {"ttl": HOUR, "words": ["a"]}),
@@ -199,7 +204,14 @@ def accepted(lane: Lane, held: Held) -> dict[str, Call]:
 
 def _shown(held: Held, op: str) -> dict[str, Any]:
     """Returns the arguments of acquire with a token that is stale."""
-    worker = {"worker": "w:1", "started": "7", "shared": "", "allowance": "", "wait": ""}
+    worker = {
+        "worker": "w:1",
+        "started": "7",
+        "shared": "",
+        "allowance": "",
+        "wait": "",
+        "token": "",
+    }
     return worker | {"k": held.k, "g": held.g, "op": op, "count": 1}
 
 

@@ -16,6 +16,7 @@ from fairlane.options_table import (
     DURATION,
     FLAG,
     KEY,
+    LIMITS,
     MOMENT,
     NAMES,
     OPTIONS,
@@ -45,7 +46,7 @@ seconds, text such as "500ms", "30s", "5m" or "24h", or a timedelta.
 
 from __future__ import annotations
 
-from collections.abc import Iterable  # noqa: TC003  typing.get_type_hints reads these
+from collections.abc import Iterable, Mapping  # noqa: TC003  typing.get_type_hints reads these
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import TypedDict
@@ -64,6 +65,7 @@ TYPE = {
     NAMES: "str | Iterable[str]",
     FLAG: "bool",
     KEY: "bool | Key",
+    LIMITS: "Mapping[str, int]",
 }
 STORED = {
     WHOLE: "int",
@@ -74,8 +76,10 @@ STORED = {
     NAMES: "tuple[str, ...]",
     FLAG: "bool",
     KEY: "bool",
+    LIMITS: "tuple[tuple[str, int], ...]",
 }
 NONE = {DURATION: "0", MOMENT: "0", RATE: "()", NAMES: "()", FLAG: "False", KEY: "False"}
+NONE[LIMITS] = "()"
 CLASSES = (
     ("SharedOptions", "The options that the requests of one call share", ("many",)),
     ("ScheduleOptions", "The options of the requests of a schedule", ("schedule",)),

@@ -315,6 +315,20 @@ def busy_once(body: bytes, context: Context) -> bytes:
     return body
 
 
+def note_interval(body: bytes) -> bytes:
+    """Notes when it begins and ends; the first call whose body ends with ! kills its process."""
+    folder = Folder.of_handler()
+    folder.note("interval", "begin", body.decode())
+    sum(range(30_000))
+    is_first = body.endswith(b"!") and not folder.is_open("killed")
+    if is_first:
+        folder.open_gate("killed")
+    folder.note("interval", "end", body.decode())
+    if is_first:
+        os.kill(os.getpid(), signal.SIGKILL)
+    return body
+
+
 def choose(body: bytes, context: Context) -> bytes | Next | Fan:
     """Names a branch in the step `route`, and chooses children in the step `fan`."""
     if context.flow.step == "route":

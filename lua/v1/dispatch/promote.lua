@@ -10,7 +10,7 @@ local lanes = 4  -- KEYS[4...]  {queue}:0 ... {queue}:99  list  tokens, by prior
 local now = ARGV[1]  -- ms, "" = server time
 local most = tonumber(ARGV[2])  -- tokens a call, 1..1000
 -- @include lib/core.lua
--- @include lib/turns.lua
+-- @include lib/limit_keys.lua
 
 if not most or most < 1 or most > 1000 or #KEYS ~= 103 then
   return redis.error_reply("BADBATCH promote wants 100 lanes and a batch of 1 to 1000")
@@ -19,11 +19,16 @@ local due = redis.call("ZRANGEBYSCORE", delayed, "-inf", now_ms(now), "LIMIT", 0
 local refused
 for _, member in ipairs(due) do
   local lane, token = string.match(member, "^(%d+)|(.*)$")
-  local pushed = redis.pcall("LPUSH", KEYS[lanes + tonumber(lane)], word_for(token))
+  local pushed
+  if string.find(token, "%", 1, true) then
+    place_new(string.match(delayed, "^[^}]*}"), tonumber(lane), token)
+  else
+    pushed = redis.pcall("LPUSH", KEYS[lanes + tonumber(lane)], word_for(token))
+  end
   if type(pushed) == "table" then
     refused = pushed
   else
-    if word_for(token) == PLACEHOLDER then
+    if pushed and word_for(token) == PLACEHOLDER then
       add_turn(lane, token)
     end
     redis.call("ZREM", delayed, member)

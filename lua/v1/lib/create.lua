@@ -51,6 +51,7 @@ end
 -- What a producer asks for besides the policy, in one argument: lines "name=value", each name at most once.
 --   parent   the request whose dead sub-requests these were
 --   tags     names with commas between them
+--   limits   keys, each with how many leases the requests that name it may have together, see lib/limit_keys.lua
 --   tenant   a name; share: how much time it gets beside other tenants, 1..999
 --   delay    ms from now, or start: ms of this server's clock, before which nothing starts
 --   rates    see lib/gate.lua
@@ -65,16 +66,29 @@ end
 --   unique   ms and a random text of the submission: another life may follow an ended one that began at least so long ago
 local NOTHING = {}
 
+-- Returns true if this text has one to three keys, each once and with a limit.
+local function are_limits(text)
+  local seen, count = {}, 0
+  for part in string.gmatch(text .. ",", "([^,]*),") do
+    local name, limit = string.match(part, "^([%w_.:-]+)=([1-9]%d*)$")
+    if not name or seen[name] or #name > 128 or tonumber(limit) > 10000 then
+      return false
+    end
+    seen[name], count = true, count + 1
+  end
+  return count <= 3
+end
+
 -- @rare
 local function parse_extras(text)
-  local patterns = {distinct = "^1$", unique = "^%d+:%x+$", parent = "^[%w_.:-]+$", tags = "^[%w_.:-][%w_.:,-]*$", tenant = "^[%w_.:-]+$", share = "^[1-9]%d?%d?$", delay = "^%d+$", start = "^%d+$",
+  local patterns = {limits = "^[%w_.:-]+=[1-9]%d*[%w_.:=,-]*$", distinct = "^1$", unique = "^%d+:%x+$", parent = "^[%w_.:-]+$", tags = "^[%w_.:-][%w_.:,-]*$", tenant = "^[%w_.:-]+$", share = "^[1-9]%d?%d?$", delay = "^%d+$", start = "^%d+$",
     ageing = "^[1-9]%d*$", flow = "^[%w_.:-]+ %d+ %d+ [%w_.:-]+$", feed = "^%l+ [%w_.:,-]+ [%l,]+ [%w_.:-]+ %d+ ?[%x.]*$", after = "^%l+:[%w_.:-][%w_.:,|-]*$",
     rates = "^%d+ ", by = "^[%w_.:-]+$", trace = "^%x%x%-%x+%-%x+%-%x%x ?[!-~]*$"}
   local found = {}
   for line in string.gmatch(text .. "\n", "([^\n]*)\n") do
     local name, value = string.match(line, "^(%l+)=(.*)$")
     if not name or not patterns[name] or found[name] or not string.find(value, patterns[name])
-      or name == "rates" and not are_rates(value) then
+      or name == "rates" and not are_rates(value) or name == "limits" and not are_limits(value) then
       return nil, redis.error_reply("BADARGUMENT lines name=value are expected as extras")
     end
     found[name] = value
@@ -91,7 +105,7 @@ local function read_extras(text)
 end
 
 -- Returns the gate of a new request.
-local function first_gate(extras, now)
+local function first_gate(extras, now, queue)
   if extras == NOTHING then
     return OPEN
   end
@@ -101,7 +115,8 @@ local function first_gate(extras, now)
     opens, wait = NEVER, 0
   end
   return {opens = opens > now and opens or 0, rates = extras.rates or "", is_limited = false, wait = wait,
-    turn = extras.tenant and (extras.share or "1") .. ":" .. extras.tenant or ""}
+    turn = extras.tenant and (extras.share or "1") .. ":" .. extras.tenant or "",
+    keys = extras.limits and queue .. "%" .. extras.limits or ""}
 end
 
 -- Returns the fields of the hash that hold the extras, and how many sub-requests were left out, if any may be.
@@ -113,7 +128,7 @@ local function extra_fields(extras, gate, left)
       fields[#fields + 1], fields[#fields + 2] = name, extras[name]
     end
   end
-  if gate.opens > 0 or gate.rates ~= "" or gate.turn ~= "" then
+  if gate.opens > 0 or gate.rates ~= "" or gate.turn ~= "" or gate.keys ~= "" then
     fields[#fields + 1], fields[#fields + 2] = "gate", gate_text(gate)
   end
   if left then
@@ -169,7 +184,7 @@ local function new_state(new, now)
     deadline = policy.deadline_ms > 0 and now + policy.deadline_ms or 0, born = now, seq = 0, queued = 0, high = 0,
     fresh = 0, total = 0, done = 0, dead = 0, open = new.open_ms > 0 and 1 or 0, few = 0, max_body = 0, last_ms = 0,
     sleep_due = 0, sleeper = "", free = "", held = 0, has_no_retries = true, shards = new.shards,
-    gate = first_gate(new.extras, now)}
+    gate = first_gate(new.extras, now, new.queue)}
 end
 
 -- Returns the policy as the request's hash has it. Requests that one call creates share it.
@@ -229,6 +244,25 @@ local function enqueue_error(new)
   return entry_error(new.first, new.last)
 end
 
+-- Returns why a new request cannot have its keys, or nil: a queue that is spread over shards has none, and a key in use has one
+-- limit.
+-- @rare
+local function limits_error(new, shards)
+  if shards and shards ~= "" then
+    return redis.error_reply("REFUSED limits by key are not possible in a queue that is spread over shards: leave out "
+      .. "`limits`, or bring its lanes together with `fairlane queue set --shards 0 --queue " .. new.queue .. "`")
+  end
+  local home = "{" .. new.queue .. "}"
+  for _, key in ipairs(each_key(home, new.extras.limits)) do
+    local limit = limit_in_force(home, key.name)
+    if limit and limit ~= key.declared then
+      return redis.error_reply("REFUSED key " .. key.name .. " has the limit " .. limit .. " in queue " .. new.queue .. ", not "
+        .. key.declared .. ": submit with " .. limit .. ", or change it with `fairlane key set " .. key.name .. " "
+        .. key.declared .. " --queue " .. new.queue .. "`")
+    end
+  end
+end
+
 -- `new` has, besides what enqueue_error reads: queue, policy, digest and extras. `intent`: the score in `active` that announced
 -- the request. `over`: `born` of an abandoned life whose ending is in the log.
 local function enqueue(new, now, intent, over)
@@ -243,6 +277,10 @@ local function enqueue(new, now, intent, over)
   local seen = tonumber(row[2] or -1)
   if seen >= intent then
     return {"late", seen}
+  end
+  local wrong = new.extras.limits and limits_error(new, new.shards)
+  if wrong then
+    error(wrong.err, 0)
   end
   local state = new_state(new, now)
   if former then

@@ -3,14 +3,14 @@
 -- @include lib/permits.lua
 -- @include lib/lease.lua
 -- @include lib/queue.lua
--- @include lib/turns.lua
+-- @include lib/limit_keys.lua
 -- @include lib/rates.lua
 
 -- ------------------------------------------------------------------ token
 
--- A token as it is popped: "<id>#<k>.<g>", with "@<share>:<tenant>" behind it if the request names a tenant.
+-- A token as it is popped: "<id>#<k>.<g>", and what token_suffix returns.
 local TOKEN = "^([^#]+)#(%d+)%.(%d+)$"
-local WITH_TENANT = "^([^#]+)#(%d+)%.(%d+)@[^@]+$"
+local WITH_SUFFIX = "^([^#]+)#(%d+)%.(%d+)[@%%][^@]+$"
 
 -- Returns the request, permit and generation of a token, or nil.
 local function parse_token(token)
@@ -18,7 +18,16 @@ local function parse_token(token)
   if id then
     return id, k, g
   end
-  return string.match(token, WITH_TENANT)
+  return string.match(token, WITH_SUFFIX)
+end
+
+local function names_keys(token)
+  return string.find(token, "%", 1, true) ~= nil
+end
+
+-- Returns "{queue}".
+local function queue_home()
+  return string.match(active, "^[^}]*}")
 end
 
 -- ------------------------------------------------------------------ follow-ups
@@ -35,7 +44,9 @@ end
 local function add_tokens(follow_ups, id, minted)
   for i = 1, #minted, 3 do
     local lane, permit, delay = minted[i], minted[i + 1], minted[i + 2]
-    if delay > 0 or not KEYS[lanes + lane] then
+    if delay == 0 and names_keys(permit) then
+      place_new(queue_home(), lane, id .. "#" .. permit)
+    elseif delay > 0 or not KEYS[lanes + lane] then
       local left = follow_ups.left
       left[#left + 1], left[#left + 2], left[#left + 3], left[#left + 4] = id, lane, permit, delay
     else
@@ -187,6 +198,9 @@ local function acquire_one(now, token, claim, size_of, follow_ups)
     return reply
   elseif reply[2] then
     add_tokens(follow_ups, id, reply[2])
+  end
+  if names_keys(token) and is_useless(word) then
+    drop_token(queue_home(), token)
   end
   return {word}
 end

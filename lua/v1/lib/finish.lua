@@ -52,6 +52,9 @@ local function finish(state, now)
   if state.done + state.dead ~= state.total - rest and not was_few and recount_end(state, rest) then
     return false
   end
+  if state.gate.keys ~= "" then
+    leave_keys(state, all_permits(state))
+  end
   state.state = was == "cancelling" and "cancelled" or "done"
   state.open, state.queued, state.fresh, state.high, state.few, state.sleeper, state.free = 0, 0, 0, 0, 0, "", ""
   save_state(state, "cancelled", rest, "ended", string.format("%d", now))

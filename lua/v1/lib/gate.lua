@@ -8,7 +8,7 @@
 -- later whenever its rates leave no room. A request that waits for others has a gate that opens NEVER, until the leading
 -- worker has found that they ended. `rates` has the widest number of tokens that may be on their way, and four
 -- values for each bucket (lib/rates.lua): " <key> <interval> <burst> <weight>". `turn` is "<share>:<tenant>", "" without a
--- tenant; see lib/turns.lua. `wait` is for how many ms the gate was closed, 0 if it opens at a time of the calendar.
+-- tenant; see lib/turns.lua. `keys` is "<queue>%<name>=<limit>,...", "" without keys; see lib/limit_keys.lua. `wait` is for how many ms the gate was closed, 0 if it opens at a time of the calendar.
 
 -- Returns true if this text has a width and four values for each rate.
 local function are_rates(text)
@@ -23,7 +23,7 @@ end
 -- @rare
 local function set_gate(state, opens, is_limited, rates, wait)
   state.gate = {opens = opens, rates = rates or state.gate.rates, is_limited = is_limited, turn = state.gate.turn,
-    wait = opens > 0 and (wait or state.gate.wait) or 0}
+    wait = opens > 0 and (wait or state.gate.wait) or 0, keys = state.gate.keys}
   redis.call("HSET", request, "gate", gate_text(state.gate))
 end
 
@@ -59,6 +59,7 @@ local function hasten(state, now)
   local tokens, priority = {}, state.priority
   if first then
     state.priority = 0
+    withdraw_token(state, first, string.format("%d", least))
     queue_permit(state, first, now, 0, tokens)
     state.priority = priority
   end

@@ -39,6 +39,12 @@ end
 
 -- How a caller that shows a token gets a permit, a lease and a slice; see acquire.
 
+-- Returns true if a token that names keys must be given up after this reply. After other replies it was used, waits for a
+-- key, or is in its lane again.
+local function is_useless(word)
+  return word == "stale" or word == "ended" or word == "gone"
+end
+
 -- `claim`: k, g, op, worker, started, count, shared, allowance and wait, as acquire takes them.
 local function acquire(state, now, claim)
   local k, g, op = claim.k, claim.g, claim.op
@@ -57,6 +63,13 @@ local function acquire(state, now, claim)
     return {"alone"}
   end
   local word = refusal(state, now)
+  local home, token
+  if word == "ok" and state.gate.keys ~= "" then
+    home, token = home_of(state), name_of_lease(k, g) .. token_suffix(state)
+    if not all_have_room(home, token, tonumber(permit.lane)) then
+      return {"full"}  -- and the permit stays queued
+    end
+  end
   if word == "ok" and state.gate.rates ~= "" and not claim.allowance then
     local most = due and not is_uncharged and 1 or math.ceil(ready(state, now) / state.limit)
     return {"rated", state.gate.rates, math.min(claim.count, most), state.gate.is_limited and 1 or 0}
@@ -71,6 +84,7 @@ local function acquire(state, now, claim)
     end
   end
   if word ~= "ok" then
+    withdraw_token(state, k, g)
     park(state, k)
     if word == "limited" then  -- the permit is parked before the others are looked at
       close_gate(state, now, now + claim.wait, true)
@@ -84,11 +98,15 @@ local function acquire(state, now, claim)
   state.seq = math.max(state.seq + 1, 1000 * math.max(now, state.born))
   permit = {fence = string.format("%d", state.seq), g = g, op = op, started = claim.started, worker = claim.worker,
     shared = claim.shared == "1" and "1" or ""}
+  if home then
+    take_keys(home, token)
+  end
   -- The lease is written first: if a later command is refused, reap drops a lease without a permit and gives its slice back.
   redis.call("ZADD", leases, string.format("%d", now + state.lease_ms), k)
   local entries, attempt = take_slice(state, now, consumer_of(permit, k), claim.count)
   if not entries then  -- the stream was deleted: nothing can be taken, doctor names it
     redis.call("ZREM", leases, k)
+    release_keys(state, k, g)
     return {"gone"}
   end
   permit.owed = #entries
@@ -321,7 +339,7 @@ local function complete(state, now, permit, lease, work)
       give_back(consumer, now, keep == "u")
     end
     forget(consumer)
-    release_permit(state, k)
+    release_permit(state, k, permit)
   end
   return finish_or_mint(state, now, "ok", left_of(state) - state.open)
 end

@@ -1,5 +1,6 @@
 -- The permits of a request: each lets one worker at a time hold a slice of it.
 -- @include lib/state.lua
+-- @include lib/request_limits.lua
 
 -- ------------------------------------------------------------------ permit
 
@@ -66,9 +67,10 @@ local function unqueue(state, k)
   end
 end
 
-local function release_permit(state, k)
+local function release_permit(state, k, permit)
   state.held = state.held - 1  -- before ZREM, because it may be counted only now
   redis.call("ZREM", leases, k)
+  release_keys(state, k, permit.g)
   park(state, k)
 end
 
@@ -118,7 +120,7 @@ end
 -- ------------------------------------------------------------------ queued permits
 
 -- Queues a permit: chooses its lane, writes it to the hash, and adds its token to the list that the caller gets, as three
--- values: lane, "<k>.<g>" or "<k>.<g>@<share>:<tenant>", delay in ms (0 = now).
+-- values: lane, "<k>.<g>" and what token_suffix returns, delay in ms (0 = now).
 local function write_queued(k, g, at, lane, due)
   redis.call("HSET", permits, k, string.format("q:%d:%d:%d:%d", g, at, lane, due))
 end
@@ -136,14 +138,14 @@ local function queue_permit(state, k, now, due, tokens)
     write_queued(k, state.seq, now, lane, due)
   end
   tokens[#tokens + 1] = string.format("%d", lane)
-  local permit = string.format("%s.%d", k, state.seq)
-  tokens[#tokens + 1] = state.gate.turn == "" and permit or permit .. "@" .. state.gate.turn
+  local permit, gate = string.format("%s.%d", k, state.seq), state.gate
+  tokens[#tokens + 1] = gate == OPEN and permit or permit .. token_suffix(state)
   tokens[#tokens + 1] = due > now and due - now or 0
 end
 
 -- Returns the tokens of all queued permits whose g is above `last`, and the highest g among them.
 local function all_queued(state, now, last)
-  local tokens, newest, suffix = {}, last, state.gate.turn == "" and "" or "@" .. state.gate.turn
+  local tokens, newest, suffix = {}, last, token_suffix(state)
   local all = all_permits(state)
   for i = 1, #all, 2 do
     local g, lane, due = string.match(all[i + 1], "^q:(%d+):%d+:(%d+):(%d+)$")
@@ -231,6 +233,9 @@ local function mint(state, now)
   if state.gate.rates ~= "" then
     want = math.min(want, tonumber(string.match(state.gate.rates, "^%d+")))
   end
+  if state.gate.keys ~= "" then
+    want = math.min(want, least_limit(state))  -- more would only wait in its line
+  end
   while state.queued < want do
     local k = state.sleeper
     if k == "" then
@@ -259,6 +264,7 @@ local function park_surplus(state, now, all)
     local k, g = all[i], string.match(all[i + 1], "^q:(%d+)")
     if g and tonumber(k) >= state.limit then
       unqueue(state, k)
+      withdraw_token(state, k, g)
       park(state, k)
     elseif g and state.sleeper ~= k then
       awake[#awake + 1] = {k = k, g = tonumber(g)}
@@ -267,6 +273,7 @@ local function park_surplus(state, now, all)
   table.sort(awake, function(one, other) return one.g < other.g end)
   for i = math.max(0, math.min(state.limit - state.held, ready(state, now))) + 1, #awake do
     unqueue(state, awake[i].k)  -- the newest: the tokens of the others come first in their lane
+    withdraw_token(state, awake[i].k, string.format("%d", awake[i].g))
     park(state, awake[i].k)
   end
 end
@@ -304,8 +311,10 @@ end
 local function stop(state, word, reason)
   local all = all_permits(state)
   for i = 1, #all, 2 do
-    if string.sub(all[i + 1], 1, 2) == "q:" then
+    local g = string.match(all[i + 1], "^q:(%d+)")
+    if g then
       unqueue(state, all[i])
+      withdraw_token(state, all[i], g)
       park(state, all[i])
     end
   end
@@ -327,8 +336,9 @@ local function change_lanes(state, now)
   mint(state, now)  -- its tokens are left out, because all that is queued is queued again
   local tokens, all = {}, all_permits(state)
   for i = 1, #all, 2 do
-    local due = string.match(all[i + 1], "^q:%d+:%d+:%d+:(%d+)$")
+    local g, due = string.match(all[i + 1], "^q:(%d+):%d+:%d+:(%d+)$")
     if due then
+      withdraw_token(state, all[i], g)
       queue_permit(state, all[i], now, tonumber(due), tokens)
     end
   end

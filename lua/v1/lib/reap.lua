@@ -172,7 +172,7 @@ local function take_back(state, now, which)
         give_back(consumer, now)
       end
       forget(consumer)
-      release_permit(state, k)
+      release_permit(state, k, permit)
       moved = moved + #owed
     end
   end

@@ -8,3 +8,4 @@ local results = KEYS[7]  -- out:{id}  stream  results in completion order
 local dead = KEYS[8]  -- dead:{id}  stream  dead sub-requests with their reason
 local few = KEYS[9]  -- few:{id}  string  the sub-requests of a small request, instead of stream and counter
 local errors = KEYS[10]  -- error:{id}  hash  the texts of errors, each once; dead and out name them
+local turns, tenants  -- of the queue, where one server has all keys: see lib/limit_keys.lua

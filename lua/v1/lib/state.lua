@@ -46,29 +46,32 @@ end
 
 -- ------------------------------------------------------------------ gate, as text
 
--- The gate of a request as a table, and as its hash has it: opens|rates|limited|turn|wait, see lib/gate.lua.
+-- The gate of a request as a table, and as its hash has it: opens|rates|limited|turn|wait|keys, see lib/gate.lua.
 -- Most requests have none. They share this table, because each field more in the table of a state costs time.
-local OPEN = {opens = 0, rates = "", is_limited = false, turn = "", wait = 0}
-local GATE = "^(%d+)|([^|]*)|?(1?)|?([^|]*)|?(%d*)$"
+local OPEN = {opens = 0, rates = "", is_limited = false, turn = "", wait = 0, keys = ""}
+local GATE = "^(%d+)|([^|]*)|?(1?)|?([^|]*)|?(%d*)|?(.*)$"
 
 local function read_gate(text)
-  local opens, rates, limited, turn, wait = string.match(text, GATE)
+  local opens, rates, limited, turn, wait, keys = string.match(text, GATE)
   if not opens then
     error("BADSTATE the gate of " .. request .. " cannot be read", 0)
   end
   return {opens = tonumber(opens), rates = rates, is_limited = limited == "1", turn = turn,
-    wait = tonumber(wait) or 0}
+    wait = tonumber(wait) or 0, keys = keys}
 end
 
 -- In the hash a 1 stands for is_limited: the gate was closed because the buckets have no room, and the request has its place
 -- in the line.
 local function gate_text(gate)
   local text = string.format("%d|%s", gate.opens, gate.rates)
-  if gate.is_limited or gate.turn ~= "" or gate.wait > 0 then
+  if gate.is_limited or gate.turn ~= "" or gate.wait > 0 or gate.keys ~= "" then
     text = text .. (gate.is_limited and "|1|" or "||") .. gate.turn
   end
-  if gate.wait > 0 then
+  if gate.wait > 0 or gate.keys ~= "" then
     text = text .. string.format("|%d", gate.wait)
+  end
+  if gate.keys ~= "" then
+    text = text .. "|" .. gate.keys
   end
   return text
 end
@@ -80,7 +83,7 @@ end
 -- fields, because each field costs more memory and time than all of these:
 --   policy = limit:priority:attempts:backoff_min:backoff_max:lease_ms:retain_ms:time_limit_ms:durable:deadline:born:shards
 --   counts = seq:queued:high:fresh:total:done:dead:open:few:max_body:last_ms:sleep_due:sleeper:free
--- Only a request that must wait for a time, a rate or its tenant's turn has a third field: gate = opens|rates|limited|turn|wait,
+-- Only a request that must wait for a time, a rate its tenant's turn or a key has a third field: gate = opens|rates|limited|turn|wait|keys,
 -- see lib/gate.lua.
 local POLICY = "^(%d+):(%d+):(%d+):(%d+):(%d+):(%d+):(%d+):(%d+):(%d+):(%d+):(%d+):([%d,]*)$"
 local COUNTS = "^(%d+):(%-?%d+):(%d+):(%-?%d+):(%d+):(%d+):(%-?%d+):(%d+):(%d+):(%d+):(%d+):(%d+):(%d*):(%d*)$"

@@ -57,7 +57,7 @@ end
 -- Adds a token to those of its tenant.
 -- @rare
 local function add_turn(lane, token)
-  local tenant = string.match(token, "@%d+:(.+)$")
+  local tenant = string.match(token, "@%d+:([^%%]+)")
   local name, base = lane .. "|" .. tenant, lane * SPAN
   local seq = score_above(SEQ, "seq", 0) + 1
   put(SEQ, "seq", seq)
@@ -94,7 +94,7 @@ end
 
 -- Returns the clock of a lane in which no tenant has a token: the latest time at which a turn ends. So an idle tenant has
 -- nothing ahead of those that come later, and may be forgotten.
-local function latest_end(base)
+local function last_turn_end(base)
   local last = redis.call("ZREVRANGEBYSCORE", tenants, below(IDLE + base + SPAN), score_text(IDLE + base), "WITHSCORES",
     "LIMIT", 0, 1)
   return tonumber(last[2]) - IDLE - base
@@ -122,28 +122,11 @@ local function take_turn(lane)
         put(base, name, ends)
       else
         put(IDLE + base, "-" .. name, ends)
-        time = is_last and latest_end(base) or time
+        time = is_last and last_turn_end(base) or time
       end
       put(CLOCK, "v" .. lane, time)
       forget_idle(base, time)
       return token
     end
   end
-end
-
--- ------------------------------------------------------------------ tokens of new requests
-
--- What goes to the lane of new requests immediately.
-
--- Adds the words for the tokens that are due now to `tokens`; returns the others as mint did.
-local function take_due(minted, id, tokens)
-  local later = {}
-  for i = 1, #minted, 3 do
-    if minted[i + 2] == 0 then
-      tokens[#tokens + 1] = place_token(minted[i], id .. "#" .. minted[i + 1])
-    else
-      later[#later + 1], later[#later + 2], later[#later + 3] = minted[i], minted[i + 1], minted[i + 2]
-    end
-  end
-  return later
 end

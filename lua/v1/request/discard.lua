@@ -35,6 +35,9 @@ if state.born ~= born or state.open == 0 or (last ~= chain and last ~= before) t
 end
 local tokens = all_queued(state, now_ms(now), 0)
 if state.held == 0 then
+  if state.gate.keys ~= "" then
+    leave_keys(state, all_permits(state))
+  end
   redis.call("UNLINK", stream, counter, request, permits, leases, retries, results, dead, few, errors)
   if ids then
     redis.call("UNLINK", ids)

@@ -3,7 +3,7 @@
 --   look_ms = ms until a lease expires, the deadline passes, or an open request is given up, at least 2;
 --   1 = reap has something to do now; 0 = nothing will be due
 --   chore = "aged": hasten has something to do; "feed": another request may have something for it; or the requests that this one waits for, see lib/create.lua
---   late_permits = k, g, lane and turn of each permit that was queued, and due, longer ago than the grace
+--   late_permits = k, g, lane and what follows k and g in the token, of each permit that was queued, and due, longer ago than the grace
 -- @flags no-writes
 -- @include lib/request_keys.lua
 local now = ARGV[1]  -- ms, "" = server time
@@ -15,7 +15,7 @@ local grace = tonumber(ARGV[3])  -- ms; "" = no tokens are asked for
 -- @include lib/gate.lua
 -- @include lib/check.lua
 
--- Returns k, g, lane and turn of the permits that were queued, and due, before `at`. A time in the future means that the
+-- Returns k, g, lane and token_suffix of the permits that were queued, and due, before `at`. A time in the future means that the
 -- permit was queued before the clock went back.
 local function queued_before(state, at, clock)
   local found, all = {}, all_permits(state)
@@ -24,7 +24,7 @@ local function queued_before(state, at, clock)
     local since = tonumber(text or 0)
     if g and math.max(since > clock and 0 or since, tonumber(due)) < at then
       local last = #found
-      found[last + 1], found[last + 2], found[last + 3], found[last + 4] = all[i], g, lane, state.gate.turn
+      found[last + 1], found[last + 2], found[last + 3], found[last + 4] = all[i], g, lane, token_suffix(state)
     end
   end
   return found

@@ -24,6 +24,12 @@ if not tenant then
 elseif tonumber(former) == share then
   return {"ok", queued_tokens(state, now)}
 end
+for i, permit in ipairs(state.gate.keys ~= "" and all_permits(state) or {}) do  -- while their tokens name the former share
+  local g = string.match(permit, "^q:(%d+)")
+  if g then
+    withdraw_token(state, all_permits(state)[i - 1], g)
+  end
+end
 state.gate.turn = string.format("%d:%s", share, tenant)
 redis.call("HSET", request, "gate", gate_text(state.gate), "share", string.format("%d", share))
 return {"ok", change_lanes(state, now)}

@@ -21,7 +21,7 @@ local open_ms = tonumber(ARGV[6])  -- how long a request may stay open without a
 local contents = 7  -- ARGV[7...]  for each request: digest (hex), number of bodies, bodies; see read_requests
 -- @include lib/core.lua
 -- @include lib/create.lua
--- @include lib/turns.lua
+-- @include lib/limit_keys.lua
 local MOST_REQUESTS = 400
 local MOST_TOKENS = 1000
 
@@ -36,6 +36,16 @@ end
 local ids = {}
 for i = 1, count do
   ids[i] = string.sub(KEYS[requests + i - 1], 6, -2)  -- req:{id}
+end
+local home
+if all[1].extras.limits then
+  home = "{" .. queue .. "}"
+  for i, new in ipairs(all) do
+    refused = refused or redis.call("HGET", KEYS[requests + i - 1], "digest") ~= new.digest and limits_error(new, redis.call("HGET", conf, "shards"))
+  end
+  if refused then
+    return refused
+  end
 end
 now = now_ms(now)
 local announced
@@ -59,7 +69,7 @@ for i, new in ipairs(all) do
     if not is_done then
       reply = ""
     elseif reply[1] == "ok" then
-      reply[2] = take_due(reply[2], ids[i], tokens)
+      reply[2] = take_due(reply[2], ids[i], tokens, home)
     end
   end
   if reply[1] == "ok" and #reply[2] == 0 and not reply[4] then

@@ -20,6 +20,7 @@ from fairlane.options_table import (
     CHOICE,
     FLAG,
     KEY,
+    LIMITS,
     NAMES,
     OPTIONS,
     WHOLE,
@@ -247,18 +248,22 @@ def click_option(option: Option, *, defaults: bool = True) -> Callable[[F], F]:
         words["type"] = int
     if option.kind == NAMES:
         words |= {"multiple": True, "metavar": option.unit.split()[-1].upper()}
+    if option.kind == LIMITS:
+        words |= {"multiple": True, "metavar": "NAME=LIMIT"}
     return click.option(flag_of(option), option.name, **words)
 
 
 def flag_of(option: Option) -> str:
     """Returns the option as it is written: `--time-limit`; several names are given one by one."""
+    if option.kind == LIMITS:
+        return f"--{option.unit}"
     name = option.name.removesuffix("s") if option.kind == NAMES else option.name
     return "--" + name.replace("_", "-")
 
 
 def _help(option: Option, *, defaults: bool) -> str:
-    extra = [range_text(option)] if option.kind not in {CHOICE, NAMES} else []
-    if option.kind == NAMES:
+    extra = [range_text(option)] if option.kind not in {CHOICE, NAMES, LIMITS} else []
+    if option.kind in {NAMES, LIMITS}:
         extra.append("may be repeated")
     if defaults and option.default is not None:
         extra.append(f"default: {shown(option.default)}")

@@ -326,7 +326,10 @@ def translate(
     code = text.split(" ", 1)[0]
     known = _KNOWN.get(code)
     if known is not None:
-        return known(text if known is not LayoutTooNew else f"Redis at {place}:{text[len(code) :]}")
+        sentence = text.removeprefix("REFUSED ")
+        return known(
+            sentence if known is not LayoutTooNew else f"Redis at {place}:{text[len(code) :]}"
+        )
     if isinstance(error, redis.exceptions.AuthenticationError) or is_refusal(text):
         return RedisUnfit(f"Redis at {place} {why_refused(text)}")
     if code == "OOM":

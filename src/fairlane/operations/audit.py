@@ -18,7 +18,7 @@ from zlib import crc32
 from fairlane import settings
 from fairlane.errors import FairlaneError, InvalidArgument
 from fairlane.model import Token
-from fairlane.operations import tokens
+from fairlane.operations import limit_keys, tokens
 from fairlane.operations.lease import reap
 from fairlane.operations.shards import change_shards, read_shards
 from fairlane.operations.tokens import are_queued, push
@@ -49,11 +49,17 @@ class Suspect(NamedTuple):
     g: str
     lane: int
     turn: str = ""
+    keys: str = ""
 
     @property
     def token(self) -> str:
-        """Returns the token that should be in the lane, or among those of its tenant."""
-        return Token(self.request_id, self.k, self.g, self.turn).text
+        """Returns the token that should be in the lane, among those of its tenant, or in a key."""
+        return self.as_token.text
+
+    @property
+    def as_token(self) -> Token:
+        """Returns the token in its parts."""
+        return Token(self.request_id, self.k, self.g, self.turn, self.keys)
 
     @property
     def shard(self) -> int:
@@ -77,7 +83,14 @@ def suspects_of(request_id: str, reply: GlanceReply) -> list[Suspect]:
         return []
     flat = [part.decode() for part in reply.late_permits]
     rows = zip(flat[::4], flat[1::4], flat[2::4], flat[3::4], strict=True)
-    return [Suspect(request_id, k, g, int(lane), turn) for k, g, lane, turn in rows]
+    return [
+        Suspect(request_id, k, g, int(lane), *_turn_and_keys(suffix)) for k, g, lane, suffix in rows
+    ]
+
+
+def _turn_and_keys(suffix: str) -> tuple[str, str]:
+    turn, _, named = suffix.partition("%")
+    return turn.removeprefix("@"), named
 
 
 async def remint_lost(
@@ -159,6 +172,9 @@ async def find_lost(
     asked = [Command(b"ZSCORE", *suspect.place_in_delayed(queue)) for suspect in suspects]
     due = await run_each_or_error(asked)
     waiting = [suspect for suspect, score in zip(suspects, due, strict=True) if score is None]
+    if any(one.keys for one in waiting):
+        in_line = await limit_keys.wait_in_line(queue, [one.as_token for one in waiting])
+        waiting = [one for one in waiting if one.token not in in_line]
     errors = [score for score in due if isinstance(score, FairlaneError)]
     lost: dict[str, list[Suspect]] = {}
     for lane in sorted({suspect.lane for suspect in waiting}):
@@ -344,6 +360,10 @@ class Audit:
                 found += await self._with_turns(shard, there)
             except FairlaneError as error:
                 unread.append(error)
+        if spread.names_keys:
+            named = await limit_keys.names_in_use(self._queue)
+            await limit_keys.check_all(self._queue, named)
+            found += await limit_keys.waiting_requests(self._queue, named)
         return [*dict.fromkeys(found + later)], unread
 
     async def _with_turns(self, shard: int, there: Counter[bytes]) -> list[bytes]:

@@ -65,6 +65,10 @@ if TYPE_CHECKING:
 
 
 Chunk = list[bytes]
+NO_LIMITS = (
+    "limits by key need a Redis where one server has all keys, which a cluster has not: "
+    "leave out `limits`, or use a single server or Sentinel"
+)
 _DIGITS = 32  # of a link, hex: 128 bits
 VERSION = b"fairlane request 1"  # changes with the format of the digest
 
@@ -528,10 +532,14 @@ async def submit_on_one_server(
     parts = parts_of(group)
     if len(parts) == 1:
         reply = await SingleServer(submit_call(group))
-        return None if reply is None else (reply.max_waiting, _note_submitted(group, reply))
+        if reply is None:
+            _refuse_limits(group)
+            return None
+        return reply.max_waiting, _note_submitted(group, reply)
     calls = LazySteps(len(parts), map(submit_call, parts))
     replies = await SingleServer(Batch(calls, lenient=True))
     if replies is None:
+        _refuse_limits(group)
         return None
     bound, left = 0, list[Begun]()
     for part, reply in zip(parts, replies, strict=True):
@@ -541,6 +549,12 @@ async def submit_on_one_server(
         bound = reply.max_waiting
         left += _note_submitted(part, reply)
     return bound, left
+
+
+def _refuse_limits(group: Sequence[NewRequest]) -> None:
+    """Raises InvalidArgument if a request has limits by key, which need one server."""
+    if any(new.policy.limits for new in group):
+        raise InvalidArgument(NO_LIMITS)
 
 
 def _note_submitted(part: Sequence[NewRequest], reply: SubmitReply) -> list[Begun]:

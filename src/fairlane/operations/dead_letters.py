@@ -17,7 +17,13 @@ from fairlane.model import ENDED_STATES, DeadChoice
 from fairlane.operations.completion import ERROR_DROPPED, error_texts_of_many, read_results
 from fairlane.operations.durability import confirm_submission
 from fairlane.operations.lease import new_op
-from fairlane.operations.request_state import moment, number, progress, waiting_retries
+from fairlane.operations.request_state import (
+    limits_in,
+    moment,
+    number,
+    progress,
+    waiting_retries,
+)
 from fairlane.operations.submit import submit
 from fairlane.operations.tokens import follow_up
 from fairlane.options import Policy
@@ -546,6 +552,7 @@ def _policy_of(parent: str, fields: dict[str, str]) -> Policy:
         durable=number(fields, "durable"),
         parent=parent,
         rates=parse_rates(fields.get("rates", "")),
+        limits=limits_in(fields),
         trace=fields.get("trace", ""),
         **_kept(fields),
     )

@@ -11,6 +11,7 @@ from fairlane.common.rate import parse_rates
 from fairlane.common.text import format_duration
 from fairlane.errors import FairlaneError, InvalidArgument, not_found
 from fairlane.model import ENDED_STATES
+from fairlane.operations import limit_keys
 from fairlane.operations.completion import is_place, parse_results
 from fairlane.operations.lives import NEVER_MS, Life, find_circles, read_lives, waiting_lives
 from fairlane.operations.pause import QueuePause, read_until
@@ -39,7 +40,7 @@ if TYPE_CHECKING:
     from fairlane.model import Token
     from fairlane.operations.tokens import Waiting
     from fairlane.protocol.request_hash import HeldPermit
-    from fairlane.records import Cause, Progress, WorkerState
+    from fairlane.records import Cause, KeyState, Progress, WorkerState
 
 
 # ------------------------------------------------------------------ facts
@@ -89,6 +90,8 @@ class RequestFacts(NamedTuple):
     rates: tuple[Rate, ...] = ()
     feed: str = ""  # the field `feed` of its hash
     circle: tuple[str, ...] = ()  # requests that wait for each other, one of which holds it up
+    key: KeyState | None = None  # the key for which its first token waits
+    key_place: int = 0  # of that token, in the line of the key
 
     @property
     def is_gate_open(self) -> bool:
@@ -158,6 +161,7 @@ async def read_request(request_id: str) -> RequestFacts | None:
     mode, lives = read_lives(detail.get("after", ""))
     is_held_back = bool(mode) and progress.opens_ms == NEVER_MS
     left = [life for life in lives if not life.is_over] if is_held_back else []
+    key, key_place = await _key_of(progress)
     waits = waiting_lives(progress.state, str(progress.opens_ms or 0), detail.get("after", ""))
     return RequestFacts(
         progress=progress,
@@ -175,7 +179,22 @@ async def read_request(request_id: str) -> RequestFacts | None:
         more_others=max(0, len(left) - _MOST_OTHERS),
         rates_open_ms=await _rates_open(progress, rates, now_ms),
         circle=await _circle({request_id: waits}) if waits else (),
+        key=key,
+        key_place=key_place,
     )
+
+
+async def _key_of(progress: Progress) -> tuple[KeyState | None, int]:
+    """Returns the key for which a request waits, and its place in the key's line."""
+    if not progress.limits or progress.ended:
+        return None, 0
+    found = await limit_keys.find_waiting(progress.queue, list(progress.limits), progress.id)
+    if found is None:
+        return None, 0
+    try:
+        return await limit_keys.read_key(progress.queue, found.key), found.place
+    except InvalidArgument:  # the key is free by now
+        return None, 0
 
 
 async def _rates_open(progress: Progress, rates: Sequence[Rate], now_ms: int) -> int:

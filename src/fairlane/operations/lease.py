@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 # In the order of their signatures: a unit makes tens of thousands of these calls a second.
 _ACQUIRE = (
     *("now", "k", "g", "op", "worker", "started", "count", "shared"),
-    *("allowance", "wait"),
+    *("allowance", "wait", "token"),
 )
 _COMPLETE = ("now", "k", "fence", "op", "keep", "done")
 
@@ -103,7 +103,8 @@ def acquire_call(
     allowed, wait = (b"", b"") if allowance is None else (b"%d" % number for number in allowance)
     return TextCall(
         script, keys.request_keys(token.request_id),
-        (b"", token.k, token.g, op, worker, started, b"%d" % count, is_shared, allowed, wait),
+        (b"", token.k, token.g, op, worker, started, b"%d" % count, is_shared, allowed, wait,
+         token.text if token.keys else b""),
         scripts.AcquireReply.of,
     )  # fmt: skip
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from fairlane.common.rate import parse_rates
 from fairlane.errors import not_found
+from fairlane.options import read_limits
 from fairlane.protocol import keys, request_hash
 from fairlane.protocol.request_hash import as_text, unpacked
 from fairlane.protocol.server_info import time_ms
@@ -22,8 +23,9 @@ from fairlane.records import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
+    from fairlane.options import Limits
     from fairlane.protocol.request_hash import HeldPermit
 
 
@@ -81,12 +83,19 @@ def progress_in(request_id: str, detail: dict[str, str], held: int) -> Progress:
         time_limit_ms=_positive(get("time_limit_ms")),
         durable=_positive(get("durable")),
         rates=tuple(one.words for one in parse_rates(get("rates", ""))),
+        limits=dict(limits_in(detail)),
         is_rate_limited=get("limited") == "1",
         share=_positive(get("share")) or (1 if get("tenant") else None),
         parent=get("parent") or None,
         requeued_as=tuple(sorted({detail[name] for name in detail if name.startswith(_REQUEUED)})),
         by=get("by") or None,
     )
+
+
+def limits_in(detail: Mapping[str, str]) -> Limits:
+    """Returns the keys of a request with their limits, from what `detail_of` read."""
+    text = detail.get("keys", "").partition("%")[2]
+    return read_limits("limits", text) if text else ()
 
 
 def counts_of(request_id: str, fields: Any, held: int) -> RequestCounts | None:

@@ -60,11 +60,15 @@ class Shards(NamedTuple):
 
 
 class ShardLayout(NamedTuple):
-    """The dispatch slot's record: the shards, those being left, and since when (its ms)."""
+    """The dispatch slot's record: the shards, those being left, and since when (its ms).
+
+    `names_keys`: some request of the queue has named a key (lua/v1/lib/limit_keys.lua).
+    """
 
     present: Shards
     left: Shards
     since: int
+    names_keys: bool = False
 
     @property
     def served(self) -> tuple[int, ...]:
@@ -80,9 +84,10 @@ def served(present: bytes | str, left: bytes | str) -> tuple[int, ...]:
 
 async def read_shards(queue: str) -> ShardLayout:
     """Returns the shards of a queue now."""
-    found = await Command(b"HMGET", keys.conf(queue), b"shards", b"left", b"shards_since")
-    present, left, since = (value or b"" for value in found)
-    return ShardLayout(Shards.of(present), Shards.of(left), int(since or 0))
+    names = (b"shards", b"left", b"shards_since", b"ticket")
+    found = await Command(b"HMGET", keys.conf(queue), *names)
+    present, left, since, ticket = (value or b"" for value in found)
+    return ShardLayout(Shards.of(present), Shards.of(left), int(since or 0), bool(ticket))
 
 
 def check_count(count: int) -> None:
@@ -110,7 +115,15 @@ def choose(queue: str, count: int, home: Callable[[bytes], Any]) -> Shards:
 
 
 async def set_shards(queue: str, shards: Shards) -> ShardLayout:
-    """Spreads a queue: new requests immediately, existing ones by `move`."""
+    """Spreads a queue: new requests immediately, existing ones by `move`.
+
+    Raises InvalidArgument if keys of the queue are in use.
+    """
+    if shards.numbers and await Command(b"HLEN", keys.of_limits(queue)[3]):
+        raise InvalidArgument(
+            f"queue {queue} has limits by key, which shards do not have: wait for the requests "
+            "that `fairlane key list` shows, and unset the limits that were set by hand"
+        )
     return await _set_shards(queue, shards.text)
 
 

@@ -38,11 +38,15 @@ def insert_tokens(queue: str, minted: Iterable[Minted]) -> list[Call[Any]]:
     calls: list[Call[Any]] = []
     parts: dict[bytes, Part] = {}  # by lane
     placed: dict[bytes, list[Arg]] = {}  # by lane: tokens that wait among those of their tenant
+    keyed = list[tuple[bytes, bytes]]()  # lane and token of those that name keys
     size = 0
     for request_id, tokens in minted:
         name = request_id.encode()
         for at in range(0, len(tokens), 3):
             lane, permit, delay = tokens[at : at + 3]
+            if not delay and b"%" in permit:
+                keyed.append((lane, name + b"#" + permit))
+                continue
             if size > _MOST - 5:  # a lane's three arguments and two for a token
                 calls += _insertions(queue, parts)
                 parts, size = {}, 0
@@ -62,7 +66,17 @@ def insert_tokens(queue: str, minted: Iterable[Minted]) -> list[Call[Any]]:
                 part[0].append(token)
                 size += 1
     calls = [*calls, *_insertions(queue, parts)] if parts else calls
+    calls += place_tokens(queue, keyed)
     return [*add_turns(queue, placed), *calls] if placed else calls
+
+
+def place_tokens(queue: str, keyed: Sequence[tuple[bytes, bytes]]) -> list[Call[Any]]:
+    """Returns the calls that dispatch tokens that name keys, each given with its lane."""
+    flat: list[Arg] = [part for pair in keyed for part in pair]
+    return [
+        scripts.place_tokens(keys.of_limits(queue)[:3], rows=flat[at : at + _MOST])
+        for at in range(0, len(flat), _MOST)
+    ]
 
 
 def _insertions(queue: str, parts: dict[bytes, Part]) -> list[Call[Any]]:
@@ -180,14 +194,16 @@ def pop_ahead(queue: str, lane: int, most: int, shard: int = 0) -> Pop:
 
 
 def parse(raw: bytes) -> Token | None:
-    """Reads `<id>#<k>.<g>`, perhaps with `@<turn>`; None for what no release wrote."""
+    """Reads `<id>#<k>.<g>` with its `@<turn>` and `%<keys>`; None for what no release wrote."""
     request_id, _, permit = raw.partition(b"#")
+    permit, _, limits = permit.partition(b"%")
     number, _, turn = permit.partition(b"@")
     k, _, g = number.partition(b".")
     if not (request_id and k.isdigit() and g.isdigit()):
         return None
     shown = request_id.decode("ascii", "replace")
-    return Token(shown, k.decode(), g.decode(), turn.decode("ascii", "replace"))
+    texts = (text.decode("ascii", "replace") for text in (turn, limits))
+    return Token(shown, k.decode(), g.decode(), *texts)
 
 
 async def count_stop(queue: str) -> None:

@@ -36,7 +36,7 @@ from fairlane.operations.take import TAKER
 from fairlane.operations.workers import no_worker
 from fairlane.protocol import keys
 from fairlane.protocol.steps import Batch, Command
-from fairlane.records import Cause, Estimate, WhyWaiting
+from fairlane.records import Cause, Estimate, KeyState, WhyWaiting
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable
@@ -111,8 +111,30 @@ def causes_of(
     found = [own] if own is not None else []
     found += (held_up := [*_of_queue(queue)])
     if own is None:
-        found.append(_in_lanes(place, capacity or Capacity(), is_served=not held_up))
+        is_served = not held_up
+        found.append(
+            in_keys(facts.key, facts.key_place)
+            if facts.key is not None
+            else _in_lanes(place, capacity or Capacity(), is_served=is_served)
+        )
     return found
+
+
+def in_keys(key: KeyState, place: int) -> Cause:
+    """Returns the cause that a request waits for a key, at this place in its line."""
+    by = f", by request {join_names(list(key.holders))}" if key.holders else ""
+    ahead = f"; {place - 1:,} in its line are ahead" if place > 1 else ""
+    verb = "is" if key.held == 1 else "are"
+    text = f"waits for key {key.name}: {key.held:,} of {key.limit:,} {verb} held{by}{ahead}"
+    figures = {
+        "key": key.name,
+        "held": key.held,
+        "called": key.called,
+        "limit": key.limit,
+        "place": place,
+        "holders": list(key.holders),
+    }
+    return Cause("key", text, figures=figures)
 
 
 # ------------------------------------------------------------------ the request

@@ -74,13 +74,14 @@ ROLES = {
         _words(
             "add_turns admit append append_partition append_staged append_unique cancel"
             " change_shared confirm discard drop_active due_schedules enqueue hand_over"
-            " insert_tokens intend measure_stream pin_manifest place put_schedule read_heads"
-            " report_backlog reschedule_active retire seal stage submit unstage"
+            " insert_tokens intend measure_stream pin_manifest place place_tokens put_schedule"
+            " read_heads report_backlog reschedule_active retire seal stage submit unstage"
         ),
         _words(
             "exists get hexists hget hgetall hincrby hlen hmget hscan hset llen lrange lrem pexpire"
             " sadd scan set sismember srem sscan time unlink xinfo|stream xlen xrange xread"
-            " xrevrange zadd zcard zcount zrange zrangebylex zremrangebyscore zscan zscore"
+            " xrevrange zadd zcard zcount zrange zrangebylex zrangebyscore zremrangebyscore zscan"
+            " zscore"
         )
         | CALL
         | CONFIRM
@@ -95,14 +96,14 @@ ROLES = {
             " drop_active due_schedules enqueue exchange expire_leftovers"
             " expire_workers extend glance hand_chosen hand_over hasten heartbeat hold hold_rate"
             " insert_tokens intend join join_chosen list_chosen list_dead move_tick open_gate"
-            " promote push put_schedule reap refund"
+            " place_tokens check_keys promote push put_schedule reap refund"
             " register_worker report_backlog reschedule_active restore_active retire seal"
             " set_shards stand_in submit take take_turns unregister_worker"
         ),
         _words(
             "exists get getbit getrange hdel hexists hget hgetall hincrby hlen hmget hscan hset"
             " llen lpos lrange pexpire pttl scan set time unlink xinfo|groups xlen xrange xtrim"
-            " zcard zcount zrange zrangebylex zrem zscan zscore"
+            " zcard zcount zrange zrangebylex zrangebyscore zrem zscan zscore"
         )
         | CALL
         | CONFIRM
@@ -113,22 +114,22 @@ ROLES = {
         (
             *("submit", "wait", "results", "cancel", "status", "pause", "resume", "set"),
             *("delete", "dead", "errors", "list", "workers", "queues", "completions", "stats"),
-            *("why", "demand", "queue", "doctor", "schedule", "flow"),
+            *("why", "demand", "queue", "key", "doctor", "schedule", "flow"),
         ),
         _words(
             "abandon add_turns admit append cancel change_shards change_shared check claim_dead"
             " confirm delete discard drop_active drop_dead drop_schedule due_schedules enqueue"
             " expire_leftovers expire_workers glance hand_chosen hand_over insert_tokens intend"
-            " join join_chosen list_chosen list_dead move_tick pause pause_queue place"
+            " join join_chosen list_chosen list_dead move_tick pause pause_queue place place_tokens"
             " put_schedule rate_queue reap refit report_backlog requeue_dead reschedule_active"
             " restore_active resume retire seal set_deadline set_limit set_max_waiting"
-            " set_priority set_rate set_shards set_share submit"
+            " set_key_limit set_priority set_rate set_shards set_share submit"
         ),
         _words(
             "cluster|info del exists get getbit getrange hexists hget hgetall hincrby hlen hmget"
             " hscan hset llen lpos lrange lrem memory|usage pexpire pttl scan script|exists time"
             " unlink xinfo|groups xlen xpending xrange xread xrevrange zcard zcount zrange"
-            " zrangebylex zrem zscan zscore"
+            " zrangebylex zrangebyscore zrem zscan zscore"
         )
         | CALL
         | CONFIRM
@@ -139,13 +140,13 @@ ROLES = {
         (
             *("status", "errors", "list", "workers", "queues", "completions", "stats"),
             *("why", "demand", "dead list", "doctor", "queue show", "schedule list"),
-            *("flow list", "flow show", "top"),
+            *("flow list", "flow show", "key list", "key show", "top"),
         ),
         _words("check due_schedules glance list_chosen list_dead"),
         _words(
             "cluster|info exists get getbit getrange hexists hget hgetall hlen hmget hscan llen"
             " lpos lrange memory|usage pttl scan script|exists time xinfo|groups xlen xpending"
-            " xrange xread xrevrange zcard zcount zrange zrangebylex zscan zscore"
+            " xrange xread xrevrange zcard zcount zrange zrangebylex zrangebyscore zscan zscore"
         )
         | CALL,
     ),

@@ -253,6 +253,19 @@ def turns(queue: str, shard: int = 0) -> tuple[bytes, bytes]:
     return _dispatch(tag, "turns"), _dispatch(tag, "tenants")
 
 
+def of_limits(queue: str) -> tuple[bytes, bytes, bytes, bytes]:
+    """Returns the keys of scripts that place tokens: `conf`, `turns`, `tenants` and `limits`.
+
+    `limits` is the hash of the keys in use: key -> its limit.
+    """
+    return (conf(queue), *turns(queue), _dispatch(queue, "limits"))
+
+
+def limit_key(queue: str, name: str) -> bytes:
+    """Zset: what holds a key and what waits for it (lua/v1/lib/limit_keys.lua)."""
+    return _dispatch(queue, f"key:{name}")
+
+
 def completed(queue: str) -> bytes:
     """Stream: the completion log."""
     return _dispatch(queue, "completed")

@@ -58,7 +58,7 @@ class AcquireReply(Reply):
     says = (
         "ok fence attempt policy entries tokens | empty tokens | busy tokens | paused "
         "tokens | stale | ended summary | gone | alone | limited tokens | rated rates "
-        "size has_waited"
+        "size has_waited | full"
     )
     is_ok: bool
     is_empty: bool
@@ -69,6 +69,7 @@ class AcquireReply(Reply):
     is_alone: bool
     is_limited: bool
     is_rated: bool
+    is_full: bool
     fence: bytes
     attempt: int
     policy: list[Any]
@@ -90,13 +91,14 @@ def acquire(
     shared: Arg,
     allowance: Arg,
     wait: Arg,
+    token: Arg,
     now: Arg = "",
 ) -> Call[AcquireReply]:
     """Exchanges a token for a permit, a lease and a slice of sub-requests."""
     return _call(
         "acquire",
         keys,
-        (now, k, g, op, worker, started, count, shared, allowance, wait),
+        (now, k, g, op, worker, started, count, shared, allowance, wait, token),
         AcquireReply.of,
     )
 
@@ -356,6 +358,14 @@ def charge_turns(keys: Sequence[bytes], *, rows: Iterable[Arg] = ()) -> Call[int
 def check(keys: Sequence[bytes], *, now: Arg = "") -> Call[list[bytes]]:
     """Reports the invariants of one request that do not hold at this moment."""
     return _call("check", keys, (now,), _plain)
+
+
+def check_keys(keys: Sequence[bytes], *, names: Iterable[Arg] = ()) -> Call[int]:
+    """
+    Gives back what keys hold without a lease, gives up tokens that were called and are
+    queued no more, and calls what waits where there is room.
+    """
+    return _call("check_keys", keys, (*names,), _plain)
 
 
 class ClaimDeadReply(Reply):
@@ -1277,6 +1287,14 @@ def place(
     return _call("place", keys, (now, id, grace, *queues), PlaceReply.of)
 
 
+def place_tokens(keys: Sequence[bytes], *, rows: Iterable[Arg] = ()) -> Call[int]:
+    """
+    Dispatches tokens that name keys: each goes to its lane if all its keys have room, else
+    it waits for one of them.
+    """
+    return _call("place_tokens", keys, (*rows,), _plain)
+
+
 class PromoteReply(Reply):
     """A reply of promote."""
 
@@ -1552,6 +1570,11 @@ def set_deadline(
 ) -> Call[SetDeadlineReply]:
     """No sub-request starts later than `deadline_ms` from now; 0 = no deadline any more."""
     return _call("set_deadline", keys, (now, deadline_ms), SetDeadlineReply.of)
+
+
+def set_key_limit(keys: Sequence[bytes], *, name: Arg, limit: Arg) -> Call[bytes]:
+    """Sets the limit of a key until it is taken back, or takes it back."""
+    return _call("set_key_limit", keys, (name, limit), _plain)
 
 
 class SetLimitReply(Reply):

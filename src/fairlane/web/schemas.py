@@ -17,6 +17,7 @@ from fairlane.options_table import (
     DURATION,
     FLAG,
     KEY,
+    LIMITS,
     NAMES,
     PAUSE,
     WHOLE,
@@ -71,6 +72,7 @@ _TYPES: dict[str, Any] = {
     NAMES: str | Few,
     FLAG: bool,
     KEY: bool,
+    LIMITS: dict[str, int],
 }
 
 

@@ -309,7 +309,16 @@ class Player:
             copy, pop = found, self.wire.pack("ECHO", found.text)
         proof = {"op": self.new_op(), "worker": worker[0], "started": worker[1], "count": count}
         popped, reply, *_ = self.call(
-            "acquire", copy.id, pop, k=copy.k, g=copy.g, shared="", allowance="", wait="", **proof
+            "acquire",
+            copy.id,
+            pop,
+            k=copy.k,
+            g=copy.g,
+            shared="",
+            allowance="",
+            wait="",
+            token="",
+            **proof,
         )
         agree(popped, copy.text.encode(), f"what comes from lane {lane}")
         used = len(reply[4]) if reply[0] == b"ok" else 0

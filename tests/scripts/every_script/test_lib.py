@@ -32,7 +32,7 @@ def state_of(lib: Lib, **given: Any) -> Any:
         "sleep_due": 0,
         "deadline": 0,
         "shards": "",
-        "gate": lib.table(opens=0, rates="", turn=""),
+        "gate": lib.table(opens=0, rates="", turn="", keys=""),
     }
     return lib.table(**(fields | given))
 

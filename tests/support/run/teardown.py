@@ -18,6 +18,7 @@ _REQUEST = re.compile(rb"(?:sub|counter|req|tok|lease|retry|out|dead|few|error):
 _OF_A_PERSON = b"{lists}:"  # the tests' lists, which stay as any list of a user
 _TOPIC = re.compile(rb"topic:\{[^{}]+\}(?::conf)?")  # with its own retention
 _ENDED = (b"done", b"cancelled")
+_LIMIT_KEY = re.compile(rb"(\{[^{}]+\}):key:.+")
 _LASTS = -1
 
 
@@ -46,8 +47,21 @@ def _is_stray(client: redis.Redis, key: bytes) -> bool:
         return False
     if _TOPIC.fullmatch(key) or _SERVER.fullmatch(key):
         return False
+    if _LIMIT_KEY.fullmatch(key):
+        members: Any = client.zrange(key, 0, -1)
+        return all(_is_over(client, b"{%b}" % one.partition(b"#")[0]) for one in members)
+    if key.endswith(b"}:limits"):
+        limits: Any = client.hgetall(key)
+        tag = key.removesuffix(b"limits") + b"key:"
+        return not all(
+            text.endswith(b" set") or client.exists(tag + name) for name, text in limits.items()
+        )
     match = _REQUEST.fullmatch(key)
     if match is None:
         return True
-    state = client.hget(b"req:" + match[1], "state")
+    return _is_over(client, match[1])
+
+
+def _is_over(client: Any, tag: bytes) -> bool:
+    state = client.hget(b"req:" + tag, "state")
     return state is None or state in _ENDED

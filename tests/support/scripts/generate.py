@@ -70,13 +70,14 @@ TYPES: dict[str, str] = {
             *("next_due", "now", "oldest_beat", "open", "paused_until", "position", "pushed"),
             *("recount", "removed", "restored", "returned", "seen", "sequence", "size"),
             *("taken", "tick_due", "timed_out", "tokens_added", "tokens_inserted", "wait"),
+            *("corrected", "tokens_placed"),
             *("waiting",),
         ),
         "int",
     ),
     **dict.fromkeys(
         (
-            *("chain", "chore", "cursor", "epoch", "fence", "host", "manifest", "pid"),
+            *("chain", "chore", "cursor", "epoch", "fence", "former", "host", "manifest", "pid"),
             *("rate", "rates", "rolled", "score", "shards", "since", "state", "text"),
             *("watched",),
         ),

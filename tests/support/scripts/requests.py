@@ -307,7 +307,7 @@ class Lane:
         op = op or self.new_op()
         reply = self.request(
             "acquire", k=token.k, g=token.g, op=op, worker=worker, started=started, count=count,
-            shared="1" if shared else "", allowance=allowance, wait=wait,
+            shared="1" if shared else "", allowance=allowance, wait=wait, token="",
         )  # fmt: skip
         held = Held(reply[0].decode(), token.k, token.g, op, worker, started, reply=reply)
         if held.word == "ok":

@@ -270,6 +270,8 @@ def _terms(progress: Progress, now_ms: int) -> Iterator[tuple[str, str]]:
         yield "parent", progress.parent
     for rate in progress.rates:
         yield "rate", rate
+    if progress.limits:
+        yield "keys", ", ".join(f"{name} ({limit})" for name, limit in progress.limits.items())
     if progress.tags:
         yield "tags", ", ".join(progress.tags)
     if progress.tenant:

@@ -1,0 +1,215 @@
+-- Limits by key: at most so many leases at a time over all requests of a queue that name the key.
+-- @include lib/turns.lua
+
+-- ------------------------------------------------------------------ key
+
+-- A key is one sorted set, {queue}:key:<name>. It has three zones:
+--   HELD           <id>#<k>.<g>   a lease that holds a permit of the key; only these count at acquire
+--   rank           <token>        called: it is in its lane, or keeps its place while another key is full; a hint
+--   LINE + rank    <token>        it waits for room in this key, and is in no lane
+--   LINE - 1       %<name>        a note: the line of this other key was not worked off
+-- rank = lane * RANKS + ticket. All keys of a queue share it. So two requests never wait for each other.
+-- {queue}:limits has name -> limit of each key that is used, and "<limit> set" of those that a person has set.
+-- A token has its keys behind it, each with the limit that its producer named: "<id>#<k>.<g>@<turn>%<name>=<limit>,...".
+local RANKS = 2 ^ 42
+local LINE = 2 ^ 52
+local HELD = "-1"
+local LOOKS = 100  -- at one line in a call
+local PATIENCE = 100  -- tickets after which a token keeps its place in one key while it waits for another
+
+-- Returns the keys of a token, or of the text behind its %.
+local function each_key(home, text)
+  local found = {}
+  for name, limit in string.gmatch(string.match(text, "[^%%]*$"), "([^=,]+)=(%d+)") do
+    found[#found + 1] = {name = name, set = home .. ":key:" .. name, declared = limit}
+  end
+  return found
+end
+
+-- Returns the limit of a key that is in use or set, as text; nil = it is neither.
+local function limit_in_force(home, name)
+  local text = redis.call("HGET", home .. ":limits", name)
+  return text and string.match(text, "^%d+")
+end
+
+-- Returns the limit in force. If the key is not in use, it is that of the first request that names it.
+local function limit_of(home, key)
+  local limit = limit_in_force(home, key.name)
+  if not limit then
+    limit = key.declared
+    redis.call("HSET", home .. ":limits", key.name, limit)
+  end
+  return tonumber(limit)
+end
+
+-- Forgets the limit of a key that no token waits for or holds, unless a person has set it.
+local function forget_limit(home, name)
+  local text = redis.call("HGET", home .. ":limits", name)
+  if text and not string.find(text, " ", 1, true) then
+    redis.call("HDEL", home .. ":limits", name)
+  end
+end
+
+-- Returns true if a token of this rank may go to its lane. Those held count, and those called with a better rank. So an urgent
+-- token does not wait for one that was called to a later lane.
+local function may_call(home, key, rank)
+  return redis.call("ZCOUNT", key.set, "-inf", below(rank)) < limit_of(home, key)
+end
+
+local function has_room(home, key)
+  return redis.call("ZCOUNT", key.set, "-inf", below(0)) < limit_of(home, key)
+end
+
+-- ------------------------------------------------------------------ lane
+
+local function into_lane(home, lane, token)
+  turns, tenants = home .. ":turns", home .. ":tenants"
+  redis.call("LPUSH", home .. ":" .. lane, place_token(lane, token))
+end
+
+-- Calls a token if all its keys have room; else it waits in the line of the first one that has none. Returns that key. If the
+-- token was called before, it goes to its lane once more, because its first copy may be lost.
+local function call_or_wait(home, token, rank)
+  local keys = each_key(home, token)
+  for _, key in ipairs(keys) do
+    if not may_call(home, key, rank) then
+      local is_new = redis.call("ZADD", key.set, "NX", score_text(LINE + rank), token) == 1
+      if not is_new and tonumber(redis.call("ZSCORE", key.set, token)) < LINE then
+        into_lane(home, string.format("%d", math.floor(rank / RANKS)), token)
+      end
+      return key
+    end
+  end
+  for _, key in ipairs(keys) do
+    redis.call("ZADD", key.set, score_text(rank), token)
+  end
+  into_lane(home, string.format("%d", math.floor(rank / RANKS)), token)
+end
+
+-- Places a token that mint has returned, behind those of its lane that wait already.
+-- @rare
+local function place_new(home, lane, token)
+  call_or_wait(home, token, lane * RANKS + redis.call("HINCRBY", home .. ":conf", "ticket", 1))
+end
+
+-- ------------------------------------------------------------------ line
+
+-- Calls the tokens that wait for a key, as far as there is room. Returns the name in a note that it found.
+local function call_line(home, key)
+  local noted
+  for look = 1, LOOKS do
+    local head = redis.call("ZRANGEBYSCORE", key.set, score_text(LINE - 1), "+inf", "WITHSCORES", "LIMIT", 0, 1)
+    local token, rank = head[1], head[1] and tonumber(head[2]) - LINE
+    if rank == -1 then
+      redis.call("ZREM", key.set, token)
+      noted = string.sub(token, 2)
+    elseif not token or not may_call(home, key, rank) then
+      return noted
+    else
+      redis.call("ZREM", key.set, token)
+      local other = call_or_wait(home, token, rank)
+      if other and tonumber(redis.call("HGET", home .. ":conf", "ticket")) - rank % RANKS > PATIENCE then
+        redis.call("ZADD", key.set, score_text(rank), token)
+      end
+      if other and look == LOOKS then
+        redis.call("ZADD", other.set, score_text(LINE - 1), "%" .. key.name)
+      end
+    end
+  end
+  return noted
+end
+
+-- Ends each change that may have made room in a key.
+local function call_next(home, key)
+  local last = redis.call("ZREVRANGE", key.set, 0, 0, "WITHSCORES")
+  if not last[1] then
+    forget_limit(home, key.name)
+  elseif tonumber(last[2]) >= LINE - 1 then
+    local noted = call_line(home, key)
+    if noted then
+      call_line(home, {name = noted, set = home .. ":key:" .. noted, declared = "1"})
+    end
+  end
+end
+
+-- ------------------------------------------------------------------ token that was popped
+
+-- Removes a token that cannot start, or whose permit is no longer queued, from its keys.
+-- @rare
+local function drop_token(home, token)
+  for _, key in ipairs(each_key(home, token)) do
+    if redis.call("ZREM", key.set, token) == 1 then
+      call_next(home, key)
+    end
+  end
+end
+
+-- Returns true if all keys of a token have room. Else the token waits in the line of the first one that has none, at
+-- its old place, and its calls go to others.
+-- @rare
+local function all_have_room(home, token, lane)
+  local keys = each_key(home, token)
+  local full
+  for _, key in ipairs(keys) do
+    if not full and not has_room(home, key) then
+      full = key
+    end
+  end
+  if not full then
+    return true
+  end
+  local rank
+  for _, key in ipairs(keys) do
+    local score = tonumber(redis.call("ZSCORE", key.set, token))
+    rank = rank or score and (score < LINE and score or score - LINE)
+  end
+  rank = rank or lane * RANKS + redis.call("HINCRBY", home .. ":conf", "ticket", 1)
+  redis.call("ZADD", full.set, score_text(LINE + rank), token)
+  for _, key in ipairs(keys) do
+    if key ~= full and redis.call("ZREM", key.set, token) == 1 then
+      call_next(home, key)
+    end
+  end
+  return false
+end
+
+-- Takes a permit of each key of a token, for the lease that is granted now.
+-- @rare
+local function take_keys(home, token)
+  local lease = string.match(token, "^[^#]*#%d+%.%d+")
+  for _, key in ipairs(each_key(home, token)) do
+    redis.call("ZREM", key.set, token)
+    redis.call("ZADD", key.set, HELD, lease)
+  end
+end
+
+-- Gives back the permits of keys that a lease holds. `keys`: their names and limits.
+-- @rare
+local function give_back_keys(home, keys, lease)
+  for _, key in ipairs(each_key(home, keys)) do
+    if redis.call("ZREM", key.set, lease) == 1 then
+      call_next(home, key)
+    end
+  end
+end
+
+-- ------------------------------------------------------------------ tokens of new requests
+
+-- What goes to the lane of new requests immediately.
+
+-- Adds the words for the tokens that are due now to `tokens`, or places them if they name keys; returns the others as mint
+-- did. `home`: nil = they name no keys.
+local function take_due(minted, id, tokens, home)
+  local later = {}
+  for i = 1, #minted, 3 do
+    local lane, token = minted[i], id .. "#" .. minted[i + 1]
+    if minted[i + 2] > 0 then
+      later[#later + 1], later[#later + 2], later[#later + 3] = lane, minted[i + 1], minted[i + 2]
+    elseif home then
+      place_new(home, lane, token)
+    else
+      tokens[#tokens + 1] = place_token(lane, token)
+    end
+  end
+  return later
+end

@@ -1,0 +1,43 @@
+-- check_keys: gives back what keys hold without a lease, gives up tokens that were called and are queued no more, and calls what
+-- waits where there is room. It reads what is held and called, not what waits.
+-- Says: = corrected
+-- @flags allow-oom
+local conf = KEYS[1]  -- {queue}:conf  hash  ticket
+local turns = KEYS[2]  -- {queue}:turns  zset  <lane>|<tenant>|<seq>|<token> -> 0
+local tenants = KEYS[3]  -- {queue}:tenants  zset  tenant -> its virtual time, see lib/turns.lua
+local limits = KEYS[4]  -- {queue}:limits  hash  key -> its limit
+local names = 1  -- ARGV[1...]  keys, at most 100
+-- @include lib/keys_of_many.lua
+-- @include lib/state.lua
+-- @include lib/permits.lua
+
+if #ARGV == 0 or #ARGV > 100 then
+  return redis.error_reply("BADARGUMENT check_keys wants 1 to 100 keys")
+end
+local home = string.match(conf, "^[^}]*}")
+
+-- Returns true if the permit of this lease or token is held, or queued, with its g.
+local function is_valid(member, kind)
+  local id, k, g = string.match(member, "^([^#]+)#(%d+)%.(%d+)")
+  select_request("req:{" .. id .. "}")
+  local state = load_state()
+  if not state or is_ended(state) then
+    return false
+  end
+  local permit = k == "0" and is_first_waiting(state) and first_permit(state) or read_permit(k)
+  return permit.kind == kind and permit.g == g
+end
+
+local corrected = 0
+for i = names, #ARGV do
+  local key = {name = ARGV[i], set = home .. ":key:" .. ARGV[i], declared = "1"}
+  for _, member in ipairs(redis.call("ZRANGEBYSCORE", key.set, "-inf", below(LINE - 1))) do
+    local is_held = not string.find(member, "%", 1, true)
+    if not is_valid(member, is_held and "h" or "q") then
+      redis.call("ZREM", key.set, member)
+      corrected = corrected + 1
+    end
+  end
+  call_next(home, key)
+end
+return corrected

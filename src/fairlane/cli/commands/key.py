@@ -1,0 +1,118 @@
+"""`fairlane key`: shows and sets the limits by key of a queue."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from fairlane.cli.options import json_option, limit_option, open_queue, queue_option, redis_option
+from fairlane.cli.output import ago, note, note_unknown, write_json, write_line
+from fairlane.cli.program import CommandGroup
+from fairlane.errors import InvalidArgument
+
+if TYPE_CHECKING:
+    from fairlane.records import KeyState
+
+_LIMIT = 10_000
+
+
+@click.group("key", cls=CommandGroup, short_help="Show and set the limits by key.")
+def command() -> None:
+    """Show what holds the keys of a queue and what waits for them, and set a key's limit."""
+
+
+@command.command("list", short_help="List the keys that are used or set.")
+@limit_option(1_000)
+@queue_option
+@json_option
+@redis_option
+def list_(redis: str | None, queue: str, limit: int, as_json: bool) -> int:
+    """List the keys of a queue by name: what each holds, its limit, and what waits for it."""
+    with open_queue(redis, queue) as opened:
+        page = opened.keys(limit)
+        if not page.keys:
+            note_unknown(opened)
+    if as_json:
+        write_json(
+            {"queue": queue, "keys": [_as_json(one) for one in page.keys], "more": page.more}
+        )
+        return 0
+    if not page.keys:
+        note(f"no key of queue {queue} is used or set")
+    width = max((len(one.name) for one in page.keys), default=0)
+    for one in page.keys:
+        write_line(f"{one.name:<{width}}  {_words(one)}")
+    if page.more:
+        note("there are more keys: raise --limit, or name one to `fairlane key show`")
+    return 0
+
+
+@command.command("show", short_help="Show what holds a key, and what waits for it.")
+@click.argument("name")
+@queue_option
+@json_option
+@redis_option
+def show(redis: str | None, queue: str, name: str, as_json: bool) -> int:
+    """Show a key: its limit, the requests that hold it, and those that come next."""
+    with open_queue(redis, queue) as opened:
+        found = opened.key(name)
+    _show(found, as_json=as_json)
+    return 0
+
+
+@command.command("set", short_help="Set the limit of a key, or take it back.")
+@click.argument("name")
+@click.argument("limit", metavar="LIMIT|unset")
+@queue_option
+@json_option
+@redis_option
+def set_(redis: str | None, queue: str, name: str, limit: str, as_json: bool) -> int:
+    """Set the limit of a key to 1 to 10,000 leases, for good; `unset` leaves it to the requests.
+
+    A higher limit starts work that waits. Leases above a lower limit end as ever. Until `unset`,
+    submissions that name another limit for the key are refused.
+    """
+    wanted = None
+    if limit != "unset":
+        if not limit.isdecimal() or not 1 <= int(limit) <= _LIMIT:
+            raise InvalidArgument(
+                f"LIMIT {limit} is not valid: a whole number from 1 to {_LIMIT:,}, or unset, is "
+                "expected"
+            )
+        wanted = int(limit)
+    with open_queue(redis, queue) as opened:
+        former = opened.set_key(name, wanted)
+    if as_json:
+        write_json({"queue": queue, "name": name, "limit": wanted, "former": former})
+        return 0
+    before = "" if former is None else f", before {former:,}"
+    now = f"has the limit {wanted:,}" if wanted else "has the limit of the requests that name it"
+    write_line(f"key {name} of queue {queue} {now}{before}")
+    return 0
+
+
+def _words(one: KeyState) -> str:
+    waits = f", the oldest for {ago(one.waits_ms)}" if one.waits_ms is not None else ""
+    by_hand = " (set)" if one.is_set else ""
+    return (
+        f"{one.held:,} of {one.limit:,}{by_hand} held, {one.called:,} called, "
+        f"{one.waiting:,} waiting{waits}"
+    )
+
+
+def _show(one: KeyState, *, as_json: bool) -> None:
+    if as_json:
+        write_json(_as_json(one))
+        return
+    write_line(f"{'key':<8} {one.name}")
+    write_line(f"{'state':<8} {_words(one)}")
+    if one.holders:
+        write_line(f"{'held by':<8} {', '.join(one.holders)}")
+    if one.next_requests:
+        write_line(f"{'next':<8} {', '.join(one.next_requests)}")
+
+
+def _as_json(one: KeyState) -> dict[str, Any]:
+    return asdict(one)

@@ -1,0 +1,49 @@
+"""Tests `fairlane key`, and `rq-submit --key`."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING
+
+from tests.support.run.for_each import for_each
+
+if TYPE_CHECKING:
+    from tests.cli.program import Program
+
+
+def test_keys_are_listed_shown_and_set(program: Program):
+    for name in ("r1", "r2"):
+        program("submit", program.file(b"a\n"), "--key", "api=1", "--key", "db=2", "--id", name)
+    listed = program("key", "list").out.decode().splitlines()
+    assert listed[0].startswith("api  0 of 1 held, 1 called, 1 waiting, the oldest for ")
+    assert listed[1] == "db   0 of 2 held, 1 called, 0 waiting"
+    assert b"next     r2\n" in program("key", "show", "api").out
+    assert (
+        program("key", "set", "api", 5).out == b"key api of queue req has the limit 5, before 1\n"
+    )
+    found = json.loads(program("key", "show", "api", "--json").out)
+    assert (found["limit"], found["is_set"], found["called"]) == (5, True, 2)
+    assert b"keys      api (1), db (2)\n" in program("status", "r1").out
+    program("key", "set", "api", "unset")
+    program("cancel", "r1")
+    program("cancel", "r2")
+    assert json.loads(program("key", "list", "--json").out)["keys"] == []
+
+
+@for_each(
+    "words, said",
+    [
+        (("set", "api", "0"), "LIMIT 0 is not valid: a whole number from 1 to 10,000, or unset"),
+        (("set", "a b", "1"), "key 'a b' is not valid"),
+        (("show", "api"), "key api is not in use in queue req"),
+    ],
+)
+def test_a_wrong_key_is_a_usage_error(program: Program, words: tuple[str, ...], said: str):
+    program("key", *words).refused(2, said)
+
+
+def test_another_limit_is_refused_and_the_error_names_the_command(program: Program):
+    program("submit", program.file(b"a\n"), "--key", "api=1", "--id", "r1")
+    said = "key api has the limit 1 in queue req, not 2: submit with 1, or change it with"
+    program("submit", program.file(b"a\n"), "--key", "api=2").refused(2, said)
+    program("cancel", "r1")
