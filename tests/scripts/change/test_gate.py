@@ -282,7 +282,7 @@ def test_the_permit_that_has_waited_for_longest_is_hastened(lane: Lane):
 
 
 def test_a_permit_in_the_most_urgent_lane_is_not_hastened(lane: Lane):
-    """Its token would lose its turn, and a stale one would stay each time while nobody pops."""
+    """Its token would lose its turn, and a stale one would stay each time while no worker pops."""
     first, second = lane.start(20, limit=2, priority=90, extras="ageing=60000")
     hastened = []
     for _ in range(4):
