@@ -278,9 +278,12 @@ local function enqueue(new, now, intent, over)
   if seen >= intent then
     return {"late", seen}
   end
-  local wrong = new.extras.limits and limits_error(new, new.shards)
-  if wrong then
-    error(wrong.err, 0)
+  if new.extras.limits then
+    local wrong = limits_error(new, new.shards)
+    if wrong then
+      error(wrong.err, 0)
+    end
+    redis.call("HSETNX", "{" .. new.queue .. "}:conf", "has_keys", 1)  -- from now on the queue gets no shards
   end
   local state = new_state(new, now)
   if former then

@@ -9,13 +9,15 @@
 --   LINE + rank    <token>        it waits for room in this key, and is in no lane
 --   LINE - 1       %<name>        a note: the line of this other key was not worked off
 -- rank = lane * RANKS + ticket. All keys of a queue share it. So two requests never wait for each other.
--- {queue}:limits has name -> limit of each key that is used, and "<limit> set" of those that a person has set.
+-- {queue}:limits has name -> limit of each key that is used, and "<limit> set" of those that a person has set. {queue}:conf has
+-- kept:<name> -> the token that kept its place in a key.
 -- A token has its keys behind it, each with the limit that its producer named: "<id>#<k>.<g>@<turn>%<name>=<limit>,...".
 local RANKS = 2 ^ 42
 local LINE = 2 ^ 52
 local HELD = "-1"
 local LOOKS = 100  -- at one line in a call
-local PATIENCE = 100  -- tickets after which a token keeps its place in one key while it waits for another
+local NOTES = 8  -- lines that a call works off because of notes
+local PATIENCE = 100  -- tickets after which a token may keep its place in one key while it waits for another
 
 -- Returns the keys of a token, or of the text behind its %.
 local function each_key(home, text)
@@ -48,6 +50,7 @@ local function forget_limit(home, name)
   if text and not string.find(text, " ", 1, true) then
     redis.call("HDEL", home .. ":limits", name)
   end
+  redis.call("HDEL", home .. ":conf", "kept:" .. name)
 end
 
 -- Returns true if a token of this rank may go to its lane. Those held count, and those called with a better rank. So an urgent
@@ -94,29 +97,59 @@ end
 
 -- ------------------------------------------------------------------ line
 
--- Calls the tokens that wait for a key, as far as there is room. Returns the name in a note that it found.
-local function call_line(home, key)
-  local noted
+-- Keeps the place of a blocked token in a key, if it has waited for long. A key keeps one place at a time, because it is not
+-- used meanwhile: one is enough for each token to start once.
+local function keep_place(home, key, token, rank)
+  local conf, field = home .. ":conf", "kept:" .. key.name
+  local known = redis.call("HMGET", conf, "ticket", field)
+  if tonumber(known[1]) - rank % RANKS <= PATIENCE then
+    return
+  end
+  local kept = known[2] and tonumber(redis.call("ZSCORE", key.set, known[2]))
+  if not kept or kept < 0 or kept >= LINE then
+    redis.call("HSET", conf, field, token)
+    redis.call("ZADD", key.set, score_text(rank), token)
+  end
+end
+
+-- Returns the best token that waits for a key, and its rank; -1 = it is a note.
+local function first_in_line(key)
+  local head = redis.call("ZRANGEBYSCORE", key.set, score_text(LINE - 1), "+inf", "WITHSCORES", "LIMIT", 0, 1)
+  return head[1], head[1] and tonumber(head[2]) - LINE
+end
+
+-- Returns true if a token that waits for a key could be called now.
+-- @rare
+local function has_more(home, key)
+  local token, rank = first_in_line(key)
+  return token and (rank == -1 or may_call(home, key, rank))
+end
+
+local function note_line(set, name)
+  redis.call("ZADD", set, score_text(LINE - 1), "%" .. name)
+end
+
+-- Calls the tokens that wait for a key, as far as there is room. Adds the keys in notes that it found to `todo`.
+local function call_line(home, key, todo)
   for look = 1, LOOKS do
-    local head = redis.call("ZRANGEBYSCORE", key.set, score_text(LINE - 1), "+inf", "WITHSCORES", "LIMIT", 0, 1)
-    local token, rank = head[1], head[1] and tonumber(head[2]) - LINE
+    local token, rank = first_in_line(key)
     if rank == -1 then
       redis.call("ZREM", key.set, token)
-      noted = string.sub(token, 2)
+      local name = string.sub(token, 2)
+      todo[#todo + 1] = {name = name, set = home .. ":key:" .. name, declared = "1"}
     elseif not token or not may_call(home, key, rank) then
-      return noted
+      return
     else
       redis.call("ZREM", key.set, token)
       local other = call_or_wait(home, token, rank)
-      if other and tonumber(redis.call("HGET", home .. ":conf", "ticket")) - rank % RANKS > PATIENCE then
-        redis.call("ZADD", key.set, score_text(rank), token)
-      end
-      if other and look == LOOKS then
-        redis.call("ZADD", other.set, score_text(LINE - 1), "%" .. key.name)
+      if other then
+        keep_place(home, key, token, rank)
+        if look == LOOKS then
+          note_line(other.set, key.name)
+        end
       end
     end
   end
-  return noted
 end
 
 -- Ends each change that may have made room in a key.
@@ -125,9 +158,15 @@ local function call_next(home, key)
   if not last[1] then
     forget_limit(home, key.name)
   elseif tonumber(last[2]) >= LINE - 1 then
-    local noted = call_line(home, key)
-    if noted then
-      call_line(home, {name = noted, set = home .. ":key:" .. noted, declared = "1"})
+    local todo = {key}
+    for i = 1, NOTES do
+      if not todo[i] then
+        return
+      end
+      call_line(home, todo[i], todo)
+    end
+    for i = NOTES + 1, #todo do
+      note_line(key.set, todo[i].name)
     end
   end
 end

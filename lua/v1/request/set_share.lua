@@ -24,10 +24,11 @@ if not tenant then
 elseif tonumber(former) == share then
   return {"ok", queued_tokens(state, now)}
 end
-for i, permit in ipairs(state.gate.keys ~= "" and all_permits(state) or {}) do  -- while their tokens name the former share
-  local g = string.match(permit, "^q:(%d+)")
+local all = state.gate.keys ~= "" and all_permits(state) or {}
+for i = 1, #all, 2 do  -- while their tokens name the former share
+  local g = string.match(all[i + 1], "^q:(%d+)")
   if g then
-    withdraw_token(state, all_permits(state)[i - 1], g)
+    withdraw_token(state, all[i], g)
   end
 end
 state.gate.turn = string.format("%d:%s", share, tenant)

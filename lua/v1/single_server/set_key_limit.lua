@@ -1,7 +1,7 @@
 -- set_key_limit: sets the limit of a key until it is taken back, or takes it back. Tokens that wait are called as far as there
--- is room. Leases above a lower limit are not taken back.
--- Says: = former
---   former = the limit before, "" = the key was not in use
+-- is room, up to 100 of them. Leases above a lower limit are not taken back.
+-- Says: ok former | more former
+--   former = the limit before, "" = the key was not in use; more: there is room for others, so the call must be repeated
 -- @flags allow-oom
 local conf = KEYS[1]  -- {queue}:conf  hash  ticket, shards
 local turns = KEYS[2]  -- {queue}:turns  zset  <lane>|<tenant>|<seq>|<token> -> 0
@@ -23,7 +23,8 @@ elseif former then
   redis.call("HSET", limits, name, former)
 end
 if limit > 0 and redis.call("EXISTS", key) == 0 then
-  return former or ""
+  return {"ok", former or ""}
 end
-call_next(home, {name = name, set = key, declared = "1"})
-return former or ""
+local found = {name = name, set = key, declared = "1"}
+call_next(home, found)
+return {has_more(home, found) and "more" or "ok", former or ""}

@@ -71,10 +71,14 @@ async def set_key(queue: str, name: str, limit: int | None) -> int | None:
     if limit is not None:
         check_whole(f"limit of key {name}", limit, 1, BY_NAME["limit"].most)
     names = (*keys.of_limits(queue), keys.limit_key(queue, name))
-    reply = await SingleServer(scripts.set_key_limit(names, name=name, limit=limit or 0))
+    call = scripts.set_key_limit(names, name=name, limit=limit or 0)
+    reply = await SingleServer(call)
     if reply is None:
         raise InvalidArgument(NO_LIMITS)
-    return int(reply) if reply else None
+    former = reply.former
+    while reply is not None and reply.is_more:  # one call starts a part of what waits
+        reply = await SingleServer(call)
+    return int(former) if former else None
 
 
 async def _state(queue: str, name: str, text: str) -> KeyState | None:

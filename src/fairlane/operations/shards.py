@@ -84,10 +84,10 @@ def served(present: bytes | str, left: bytes | str) -> tuple[int, ...]:
 
 async def read_shards(queue: str) -> ShardLayout:
     """Returns the shards of a queue now."""
-    names = (b"shards", b"left", b"shards_since", b"ticket")
+    names = (b"shards", b"left", b"shards_since", b"has_keys")
     found = await Command(b"HMGET", keys.conf(queue), *names)
-    present, left, since, ticket = (value or b"" for value in found)
-    return ShardLayout(Shards.of(present), Shards.of(left), int(since or 0), bool(ticket))
+    present, left, since, has_keys = (value or b"" for value in found)
+    return ShardLayout(Shards.of(present), Shards.of(left), int(since or 0), bool(has_keys))
 
 
 def check_count(count: int) -> None:
@@ -117,19 +117,19 @@ def choose(queue: str, count: int, home: Callable[[bytes], Any]) -> Shards:
 async def set_shards(queue: str, shards: Shards) -> ShardLayout:
     """Spreads a queue: new requests immediately, existing ones by `move`.
 
-    Raises InvalidArgument if keys of the queue are in use.
+    Raises InvalidArgument if requests of the queue have named keys.
     """
-    if shards.numbers and await Command(b"HLEN", keys.of_limits(queue)[3]):
-        raise InvalidArgument(
-            f"queue {queue} has limits by key, which shards do not have: wait for the requests "
-            "that `fairlane key list` shows, and unset the limits that were set by hand"
-        )
     return await _set_shards(queue, shards.text)
 
 
 async def _set_shards(queue: str, text: str, since: str = "") -> ShardLayout:
     call = scripts.set_shards((keys.conf(queue),), shards=text, since=since)
     reply = await call
+    if reply.is_keyed:
+        raise InvalidArgument(
+            f"queue {queue} has requests with limits by key, which shards do not have: "
+            "use another queue for work that needs shards"
+        )
     return ShardLayout(Shards.of(reply.shards), Shards.of(reply.left), int(reply.since))
 
 

@@ -1572,9 +1572,20 @@ def set_deadline(
     return _call("set_deadline", keys, (now, deadline_ms), SetDeadlineReply.of)
 
 
-def set_key_limit(keys: Sequence[bytes], *, name: Arg, limit: Arg) -> Call[bytes]:
+class SetKeyLimitReply(Reply):
+    """A reply of set_key_limit."""
+
+    __slots__ = ()
+    script = "set_key_limit"
+    says = "ok former | more former"
+    is_ok: bool
+    is_more: bool
+    former: bytes
+
+
+def set_key_limit(keys: Sequence[bytes], *, name: Arg, limit: Arg) -> Call[SetKeyLimitReply]:
     """Sets the limit of a key until it is taken back, or takes it back."""
-    return _call("set_key_limit", keys, (name, limit), _plain)
+    return _call("set_key_limit", keys, (name, limit), SetKeyLimitReply.of)
 
 
 class SetLimitReply(Reply):
@@ -1635,8 +1646,9 @@ class SetShardsReply(Reply):
 
     __slots__ = ()
     script = "set_shards"
-    says = "ok shards left since"
+    says = "ok shards left since | keyed"
     is_ok: bool
+    is_keyed: bool
     shards: bytes
     left: bytes
     since: bytes

@@ -353,3 +353,53 @@ def test_a_queue_that_is_spread_over_shards_refuses_keys(queue: Queue, lane: Lan
     with pytest.raises(InvalidArgument, match="not possible in a queue that is spread over shards"):
         queue.submit_request(["a"], limits={"x": 1})
     assert not lane.client.exists(keys.active("req"))
+
+
+def test_a_backlog_of_another_key_leaves_room_to_others(queue: Queue, lane: Lane):
+    """Tokens that have waited for long keep one place in a key, not each of them one."""
+    queue.submit_many((["b"] for _ in range(10)), limits={"api": 10, "a": 10})
+    first = take(queue)
+    queue.submit_many((["b"] for _ in range(200)), limits={"api": 10, "b": 3})
+    queue.submit_many((["b"] for _ in range(50)), limits={"api": 10, "a": 10})
+    for one in first:
+        one.done(b"")
+    assert len(take(queue)) == 9  # three of b; one place is kept for the next of them
+    field = lane.client.hget(keys.conf("req"), "kept:api")
+    assert 0 <= entries(lane, "api")[field.decode()] < LINE
+
+
+def test_what_waits_for_two_keys_starts_beside_a_steady_load_of_each(queue: Queue, lane: Lane):
+    """The keys are never free at the same time unless a place in one of them is kept."""
+    queue.submit_many([["b"]] * 2, limits={"x": 1})
+    queue.submit_many([["b"]] * 2, limits={"y": 1})
+    held = take(queue)
+    queue.submit_request(["b"], id="both", limits={"x": 1, "y": 1})
+    for n in range(300):
+        queue.submit_request(["b"], limits={"xy"[n % 2]: 1})
+        if "both" in names(held):
+            return
+        held.pop(0).done(b"")
+        held += take(queue)
+    pytest.fail("it never started")
+
+
+def test_a_higher_limit_starts_all_that_there_is_room_for(queue: Queue, lane: Lane):
+    queue.submit_many((["b"] for _ in range(500)), limits={"x": 1})
+    assert len(take(queue)) == 1
+    assert queue.set_key("x", 400) == 1
+    assert sum(score < LINE for score in entries(lane, "x").values()) == 400
+
+
+def test_a_queue_whose_requests_have_named_keys_gets_no_shards(queue: Queue, lane: Lane):
+    queue.submit_request(["b"], id="r", limits={"x": 1}, delay=60)
+    with pytest.raises(InvalidArgument, match="has requests with limits by key"):
+        queue.set_shards(2)
+
+
+def test_another_share_is_one_walk_over_the_permits_of_a_request_with_keys(
+    queue: Queue, lane: Lane
+):
+    queue.submit_request(["b"] * 300, id="r", limits={"x": 300}, limit=300, tenant="t")
+    lane.client.config_resetstat()
+    queue.request("r").set_share(5)
+    assert lane.client.info("commandstats")["cmdstat_hgetall"]["calls"] < 10
