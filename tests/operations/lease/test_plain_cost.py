@@ -1,4 +1,4 @@
-"""Tests that a plain queue sends no command for rates, delays, tenants or ageing.
+"""Tests that a plain queue sends no command for rates, delays, tenants, ageing or keys.
 
 The figures are those of one sub-request in the middle of a request. If a change needs more
 commands, it must be worth that for everyone.
@@ -54,6 +54,7 @@ def commands(client: redis.Redis, work: Callable[[], Any]) -> dict[str, float]:
     stats: dict[str, Any] = client.info("commandstats")
     counts = {name.removeprefix("cmdstat_"): row["calls"] for name, row in stats.items()}
     left_out = {"config|resetstat", "info", "llen", "rpop"}  # the test pops by these
+    left_out |= {"client|setinfo"}  # of a new connection
     return {name: n / ROUNDS for name, n in sorted(counts.items()) if name not in left_out}
 
 
@@ -99,7 +100,7 @@ def test_the_single_steps_send_what_a_plain_sub_request_needs(
 
 
 @ON_ONE_SERVER
-@for_each("other", ["rate", "tenant", "ageing", "delay"])
+@for_each("other", ["rate", "tenant", "ageing", "delay", "key"])
 def test_what_other_queues_and_requests_use_costs_a_plain_one_nothing(
     queue: Queue, driver: SyncDriver, redis_client: redis.Redis, other: str
 ):
@@ -109,6 +110,7 @@ def test_what_other_queues_and_requests_use_costs_a_plain_one_nothing(
         "tenant": {"tenant": "t"},
         "ageing": {"ageing": 60.0},
         "delay": {"delay": 60.0},
+        "key": {"limits": {"x": 1}},
     }
     queue.submit_request([b"y"] * 9, priority=90, **every[other])
     queue.submit_request([b"x"] * 40, limit=1)
@@ -116,3 +118,39 @@ def test_what_other_queues_and_requests_use_costs_a_plain_one_nothing(
     work()
     work()
     assert commands(redis_client, work) == EXCHANGE
+
+
+@ON_ONE_SERVER
+def test_a_submission_with_a_key_sends_few_commands_more(queue: Queue, redis_client: redis.Redis):
+    """The key is in use already, and has room."""
+    keyed: dict[str, Any] = {"limits": {"x": 10_000}}
+    plain = commands(redis_client, lambda: queue.submit_request([b"x"]))
+    queue.submit_request([b"x"], **keyed)
+    found = commands(redis_client, lambda: queue.submit_request([b"x"], **keyed))
+    assert more(found, plain) == {"hget": 5, "hincrby": 1, "zadd": 1, "zcount": 1}
+
+
+@ON_ONE_SERVER
+def test_an_exchange_with_a_key_sends_few_commands_more(
+    queue: Queue, driver: SyncDriver, redis_client: redis.Redis
+):
+    """The key is in use by another request, and has room."""
+    queue.submit_request([b"x"], id="other", priority=90, limits={"x": 10})
+    queue.submit_request([b"x"] * 40, limit=1, limits={"x": 10})
+    work = Exchanges(driver)
+    work()
+    work()
+    assert more(commands(redis_client, work), EXCHANGE) == {
+        "hget": 2,
+        "hincrby": 1,
+        "zadd": 2,
+        "zcount": 2,
+        "zrem": 2,
+        "zrange": 1,
+    }
+
+
+def more(one: dict[str, float], other: dict[str, float]) -> dict[str, float]:
+    """Returns how many more of each command there are."""
+    names = sorted({*one, *other})
+    return {name: n for name in names if (n := one.get(name, 0) - other.get(name, 0))}
