@@ -12,7 +12,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from fairlane.model import ENDED_STATES
+from fairlane.model import ENDED_STATES, outcome_of, outcome_words
 
 if TYPE_CHECKING:
     from fairlane.errors import FairlaneError
@@ -26,6 +26,8 @@ class RequestCounts:
     """Counts of one request at one moment, as a list shows them.
 
     `state` is active, paused, cancelling, expiring (past its deadline), done, cancelled or lost.
+    `outcome` is how it came out: failed (no sub-request is done, some are dead), partly_failed,
+    done, cancelled or lost; None until it has ended.
     `left` sub-requests are neither done, dead nor cancelled; `waiting` of them wait for their first
     delivery. Workers hold `held` of its `limit` permits, which is None if only the log has it.
     Nothing starts before `opens_ms`: it is delayed, a handler asked for a pause, or it waits for
@@ -38,6 +40,7 @@ class RequestCounts:
     id: str
     queue: str
     state: str
+    outcome: str | None = field(init=False)
     priority: int
     total: int
     done: int = 0
@@ -55,6 +58,14 @@ class RequestCounts:
     tags: tuple[str, ...] = ()
     tenant: str | None = None
     log_id: str | None = None
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "outcome", outcome_of(self.state, self.done, self.dead))
+
+    @property
+    def shown_state(self) -> str:
+        """Returns the outcome in words: `failed`, `done, 57 dead`; the state until the end."""
+        return outcome_words(self.outcome, self.dead) if self.outcome else self.state
 
     @property
     def ended(self) -> bool:
@@ -587,3 +598,26 @@ class FlowProgress(NamedTuple):
         if any(one.progress.state == "cancelled" for one in self.steps):
             return "cancelled"
         return "unknown" if self.gone else "done"
+
+    @property
+    def done(self) -> int:
+        """Returns how many sub-requests of the steps are done."""
+        return sum(one.progress.done for one in self.steps)
+
+    @property
+    def dead(self) -> int:
+        """Returns how many sub-requests of the steps are dead."""
+        return sum(one.progress.dead for one in self.steps)
+
+    @property
+    def outcome(self) -> str | None:
+        """Returns how the run came out, as that of a request with all its sub-requests.
+
+        It is None until every step has ended, and while the state is unknown.
+        """
+        return outcome_of(self.state, self.done, self.dead)
+
+    @property
+    def shown_state(self) -> str:
+        """Returns the outcome in words, the state until the end."""
+        return outcome_words(self.outcome, self.dead) if self.outcome else self.state

@@ -25,7 +25,7 @@ def judge(progress: Progress, dead: str) -> int:
         return 0
     why = f" ({progress.reason})" if progress.reason else ""
     note(
-        f"request {progress.id} is {progress.state}{why}: {progress.done:,} done, "
+        f"request {progress.id} is {progress.shown_state}{why}: {progress.done:,} done, "
         f"{progress.dead:,} dead, {progress.cancelled:,} cancelled of {progress.total:,}"
         + left_out_words(progress)
         + (f"; the dead: {dead}" if dead else "")

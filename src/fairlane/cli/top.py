@@ -119,7 +119,7 @@ def lane_lines(found: Snapshot, most: int) -> list[str]:
 
 def _state(one: Any) -> str:
     if one.state != "active":
-        return str(one.state)
+        return str(one.shown_state)
     return "working" if one.held else "waiting"
 
 

@@ -16,7 +16,7 @@ from fairlane.errors import (
     RequestNotFound,
     not_found,
 )
-from fairlane.model import ENDED, RUNNING, DeadChoice
+from fairlane.model import ENDED, OUTCOMES, RUNNING, DeadChoice
 from fairlane.operations.create import seen_to_exist
 from fairlane.operations.dead_letters import drop_dead, requeue_dead
 from fairlane.operations.find import RequestFilter, filter_of, unfinished
@@ -268,7 +268,8 @@ async def select(queue: str, change: Change, wanted: RequestFilter) -> Selection
 
     Raises InvalidArgument if the filter's states exclude those of the change.
     """
-    states = frozenset(change.states) & (wanted.states or frozenset(change.states))
+    asked = wanted.states or frozenset(change.states)
+    states = frozenset(one for one in asked if OUTCOMES.get(one, one) in change.states)
     if not states:
         raise InvalidArgument(
             f"state {', '.join(sorted(wanted.states))} is not valid: "
@@ -300,8 +301,7 @@ async def _unfinished(
         rows += [
             row
             for row in await unfinished(queue, ids, frozenset(ids))
-            if wanted.accepts(row.id, row.state, row.priority, row.submitted_ms, now_ms)
-            and wanted.accepts_labels(row.tags, row.tenant)
+            if wanted.accepts(row, now_ms) and wanted.accepts_labels(row.tags, row.tenant)
         ]
         scan = cursor.decode()
         if scan == "0":
@@ -316,12 +316,7 @@ async def _ended(queue: str, wanted: RequestFilter, now_ms: int, found: dict[str
         log = keys.completed(queue)
         entries = await Command(b"XREVRANGE", log, newest, "-", b"COUNT", _PART)
         ended = [completion(queue, *entry) for entry in entries]
-        asked = [
-            one
-            for one in ended
-            if one.id not in found
-            and wanted.accepts(one.id, one.state, one.priority, one.submitted_ms, now_ms)
-        ]
+        asked = [one for one in ended if one.id not in found and wanted.accepts(one, now_ms)]
         for one in await _kept(queue, wanted, asked):
             found.setdefault(one.id, Chosen(one.id, queue, one.submitted_ms))
         if len(entries) < _PART:

@@ -166,7 +166,7 @@ def test_requeued_after_the_end_they_run_in_a_new_request(
     ("answer", "counted"),
     [
         (None, "active: 0 of 2 done; next: fairlane wait {}"),
-        (refuse, "done: 0 of 2 done, 2 dead: fairlane dead list {}"),
+        (refuse, "failed: 0 of 2 done, 2 dead: fairlane dead list {}"),
         (lambda _, body: body, "done: 2 of 2 done; next: fairlane results {}"),
     ],
     ids=["active", "all dead", "all done"],
@@ -196,7 +196,7 @@ def test_all_dead_requeued_after_the_end_are_not_sought_in_the_list(
     dead(b"1\n2\nother\n")
     again = program("dead", "requeue", "mine", "--all").id
     gone = f"all requeued as {again} or dropped since"
-    assert f"state     done, 3 of 3 dead: {gone}\n" in program("status", "mine").out.decode()
+    assert f"state     failed, 3 of 3 dead: {gone}\n" in program("status", "mine").out.decode()
     for command in ("wait", "results"):
         ended = program(command, "mine")
         assert ended.code == 1

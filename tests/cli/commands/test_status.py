@@ -154,14 +154,14 @@ def test_no_more_than_twenty_workers_are_listed(program: Program, redis_client: 
     assert "          and 3 more (--json shows them)\n" in said
 
 
-def test_a_request_that_is_done_and_dead_names_the_next_command(program: Program, redis_url: str):
+def test_a_request_that_failed_names_the_next_command(program: Program, redis_url: str):
     def die(_: int, __: bytes) -> bytes:
         raise Dead("it cannot be")
 
     program("submit", "-", "--id", "mine", stdin=b"a\nb\n")
     settle(redis_url, die)
     said = program("status", "mine").out.decode()
-    assert "state     done, 2 of 2 dead: fairlane dead list mine\n" in said
+    assert "state     failed, 2 of 2 dead: fairlane dead list mine\n" in said
 
 
 def test_one_request_in_detail(program: Program, redis_url: str):

@@ -351,7 +351,7 @@ def _cancel(wish: Wish, request_id: str, reason: str) -> int:
         request.cancel(reason)
         progress = request.progress()
     if before.ended:
-        note(f"request {request_id} had ended before: it is {progress.state}")
+        note(f"request {request_id} had ended before: it is {progress.shown_state}")
     if wish.as_json:
         write_json(progress)
     else:

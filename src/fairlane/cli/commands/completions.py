@@ -158,7 +158,8 @@ def _line(ending: Completion) -> str:
         counts.append(f"{ending.cancelled:,} cancelled")
     took = ago(max(0, ending.ended_ms - ending.submitted_ms))
     reason = f": {printable(ending.reason)}" if ending.reason else ""
+    word = ending.outcome or ending.state
     return (
-        f"{ending.log_id}  {ended:%Y-%m-%dT%H:%M:%SZ}  {coloured(ending.state)}  "
+        f"{ending.log_id}  {ended:%Y-%m-%dT%H:%M:%SZ}  {coloured(word, ending.shown_state)}  "
         f"{printable(ending.id)}  {', '.join(counts)} of {ending.total:,} in {took}{reason}"
     )

@@ -334,7 +334,7 @@ def _requeued_before(queue: Queue, request_id: str, run_by: str, count: int) -> 
         where = f", {counts.dead:,} dead: {dead_of(queue, counts)}"
     return (
         f"{_sub_requests(count)} of request {request_id} {verb} requeued before, as request "
-        f"{run_by}, which is {counts.state}: {counts.done:,} of {counts.total:,} done{where}"
+        f"{run_by}, which is {counts.shown_state}: {counts.done:,} of {counts.total:,} done{where}"
     )
 
 

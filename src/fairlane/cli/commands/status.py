@@ -34,6 +34,7 @@ from fairlane.common.text import printable
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
+    from fairlane.cli.output import State
     from fairlane.queue import Queue
     from fairlane.records import Holder, Progress, QueueStatus, RequestCounts
     from fairlane.request import Request
@@ -117,7 +118,7 @@ def _in_short(found: QueueStatus) -> str:
 
 def _states(found: QueueStatus) -> str:
     """Returns the requests of a queue by state, and how many others there are."""
-    shown = Counter(map(shown_state, found.requests))
+    shown = Counter(str(shown_state(one)) for one in found.requests)
     counts = ", ".join(f"{count:,} {printable(state)}" for state, count in sorted(shown.items()))
     return (counts or "none") + (f", and {found.more:,} more" if found.more else "")
 
@@ -204,18 +205,21 @@ def _request_frame(request: Request, *, as_json: bool) -> ProgressFrame:
         ("policy", _policy(progress)),
         *_terms(progress, now_ms),
     ]
-    lines = [row_line(name, value, state if name == "state" else "") for name, value in rows]
+    lines = [row_line(name, value, state if name == "state" else None) for name, value in rows]
     return ProgressFrame(lines, words, words, progress.ended)
 
 
-def _behind_state(request: Request, progress: Progress, state: str) -> str:
+def _behind_state(request: Request, progress: Progress, state: State) -> str:
     """Returns what follows the state: why it is so, and how many are dead."""
     from fairlane.cli.exit_status import dead_of
 
     reason = f": {progress.reason}" if progress.reason else ""
     where = dead_of(request.queue, progress)
-    dead = f", {progress.dead:,} of {progress.total:,} dead: {where}" if where else ""
-    is_open = progress.is_open and state != "submitting"
+    words = f", {progress.dead:,} of {progress.total:,} dead"
+    if progress.outcome == "partly_failed":  # the state has their number
+        words = f" of {progress.total:,}"
+    dead = f"{words}: {where}" if where else ""
+    is_open = progress.is_open and state.state != "submitting"
     return (" (still being submitted)" if is_open else "") + reason + dead
 
 

@@ -1,6 +1,6 @@
 // Dead letters: failures of the queue in groups, the requests that have them, and those of one request.
 import { get, post } from "../parts/api.js";
-import { badge, notice, nothing, panel, stateOf } from "../parts/bits.js";
+import { notice, nothing, panel, stateBadge } from "../parts/bits.js";
 import { button, el, show } from "../parts/dom.js";
 import { compact, counted, number, setNow, when } from "../parts/format.js";
 import { every } from "../parts/live.js";
@@ -32,7 +32,7 @@ export function mount(root, context) {
       { label: "Request", phone: "title", kind: "wide", cell: (row) => el("a", { class: "mono", href: deadHref(row.id) }, row.id) },
       { label: "Dead", phone: "side", kind: "right", cell: (row) => el("b", { class: "bad" }, compact(row.dead)) },
       { label: "of", kind: "right", phone: "off", cell: (row) => compact(row.total) },
-      { label: "State", phone: "bare", kind: "tight", cell: (row) => badge(stateOf(row)) },
+      { label: "State", phone: "bare", kind: "tight", cell: (row) => stateBadge(row) },
       { label: "Submitted", phone: "off", kind: "right", cell: (row) => when(row.submitted_ms), sign: (row) => when(row.submitted_ms).textContent },
       {
         label: "", name: "Actions", phone: "bare", kind: "tight right",
