@@ -153,13 +153,15 @@ class Share:
 class Frame:
     """A queue at one moment, as history keeps it. `number` grows by one with each frame.
 
-    `lanes` is priority -> tokens that wait, `held_by_lane` priority -> leases. `tenants` is tenant
-    -> leases. `units` is how many calls the workers make concurrently, `held` their leases.
+    `waiting` is that of its backlog. `lanes` is priority -> tokens that wait, `held_by_lane`
+    priority -> leases. `tenants` is tenant -> leases. `units` is how many calls the workers make
+    concurrently, `held` their leases.
     """
 
     number: int
     at_ms: int
     rates: Rates
+    waiting: int
     oldest_ms: int
     unfinished: int
     demand: int
@@ -215,6 +217,7 @@ def frame_of(number: int, found: Snapshot, rates: Rates) -> Frame:
         number=number,
         at_ms=found.now_ms,
         rates=rates,
+        waiting=found.backlog.waiting,
         oldest_ms=max(0, found.now_ms - found.oldest.submitted_ms) if found.oldest else 0,
         unfinished=found.unfinished,
         demand=found.demand.demand,

@@ -12,6 +12,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from fairlane.common.text import format_duration
 from fairlane.model import ENDED_STATES, outcome_of, outcome_words
 
 if TYPE_CHECKING:
@@ -276,18 +277,66 @@ class WorkerPage:
     more: int
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class QueueBacklog:
+    """How much waits in a queue, and how fast it goes.
+
+    `waiting` sub-requests wait for their first delivery, by priority in `lanes`. In a second
+    `came_per_s` came, by the last minute, and `done_per_s` are finished, by the pace that workers
+    report. `grows_per_s` is the difference; it is negative if the queue shrinks. At this pace the
+    queue is empty in `empty_ms`; None: it grows, or nothing works on it. Unless `is_exact`, a part
+    of the requests was read: `waiting` is an estimate, and `lanes` has what was read.
+    """
+
+    waiting: int
+    empty_ms: int | None
+    grows_per_s: float
+    came_per_s: float
+    done_per_s: float
+    lanes: dict[int, int]
+    is_exact: bool
+
+    @property
+    def count(self) -> str:
+        """Returns how many wait, as text: `5,000`, or `about 5,000` if a part was read."""
+        return f"{self.waiting:,}" if self.is_exact else f"about {self.waiting:,}"
+
+    @property
+    def trend(self) -> str:
+        """Returns the trend in words; "" if nothing waits."""
+        if not self.waiting:
+            return ""
+        if self.empty_ms is not None:
+            pace = f"{self.done_per_s:,.3g}/s are finished"
+            came = f", {self.came_per_s:,.3g}/s come" if self.came_per_s else ""
+            return f"empty in {format_duration(_rounded(self.empty_ms))}: {pace}{came}"
+        if self.done_per_s and not self.grows_per_s:
+            return f"stays as it is: {self.done_per_s:,.3g}/s are finished, as many come"
+        if self.grows_per_s > 0:
+            return f"grows by {self.grows_per_s:,.3g}/s: {self.done_per_s:,.3g}/s are finished"
+        return "nothing works on them now"
+
+
+def _rounded(ms: int) -> int:
+    """Returns a length of time without its smaller units, because it is an estimate."""
+    unit = next((size for size in (3_600_000, 60_000, 1_000) if ms >= 2 * size), 1)
+    return max(1, round(ms / unit)) * unit
+
+
 @dataclass(frozen=True, slots=True)
 class QueueSummary:
-    """What is in one queue: tokens in its lanes, unfinished requests, live workers, endings.
+    """What is in one queue: what waits, unfinished requests, live workers, endings.
 
-    `waiting` is how many more leases workers could take now; tokens due later are not counted.
+    `backlog` is by up to 100 unfinished requests. `tokens` is how many more leases workers could
+    take now; those due later are not counted.
     `dead` are the dead sub-requests of up to 100 unfinished requests and of the last 100 endings.
     A number is None if this user of Redis may not read it. `paused_until_ms` is by the Redis of
     the queue; None: the queue is not paused, or until it is resumed.
     """
 
     name: str
-    waiting: int | None = None
+    backlog: QueueBacklog | None = None
+    tokens: int | None = None
     requests: int | None = None
     workers: int | None = None
     ended: int | None = None
@@ -299,17 +348,19 @@ class QueueSummary:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QueueStatus:
-    """A queue now: tokens by lane, workers, and its most urgent unfinished requests.
+    """A queue now: what waits, workers, its most urgent unfinished requests, tokens by lane.
 
     `requests` are the 1,000 most urgent ones among those of the first tokens and the first entries
     of `active`, and `states` counts them; `more` is how many others are unfinished. `lanes` and
     `delayed` leave out stale tokens, which can start nothing; `stale` counts those. `workers` are
     those without a late beat; `beats` is the age of each last beat in ms, until the record expires.
-    `ended` is the length of the completion log. `waiting` is counted only in a queue with a bound,
-    `max_waiting`. `paused_until_ms` None: the queue is not paused, or until it is resumed.
+    `ended` is the length of the completion log. `admitted` sub-requests count for the bound
+    `max_waiting`; None without a bound. `paused_until_ms` None: the queue is not paused, or until
+    it is resumed.
     """
 
     queue: str
+    backlog: QueueBacklog
     lanes: dict[int, int]
     delayed: int
     stale: int
@@ -321,7 +372,7 @@ class QueueStatus:
     more: int
     ended: int
     max_waiting: int | None
-    waiting: int | None
+    admitted: int | None
     is_paused: bool
     paused_until_ms: int | None
     rate: str | None
@@ -539,16 +590,18 @@ class RecentLeases:
 class Demand:
     """How much work of a queue could start now if there were workers: a signal for autoscaling.
 
-    `demand` is how many more leases workers could take: each request counts with its free permits
-    or its ready sub-requests, whichever is less. `held` is how many leases they have, and `wanted`
-    the sum of both; divide that by the units of one worker to get the number of workers. `requests`
-    are unfinished. In a snapshot `is_exact` is False if there are very many requests: then the
-    tokens in the lanes are counted, and only the first of them are checked for stale ones.
+    `backlog` is how much waits. `demand` is how many more leases workers could take: each request
+    counts with its free permits or its ready sub-requests, whichever is less. `held` is how many
+    leases they have, and `wanted` the sum of both; divide that by the units of one worker to get
+    the number of workers. `requests` are unfinished. In a snapshot `is_exact` is False if there
+    are very many requests: then the tokens in the lanes are counted, and only the first of them
+    are checked for stale ones.
     Over HTTP, with more than 500 requests, these are the numbers of the server's last walk over
     all of them, `age_ms` old.
     """
 
     queue: str
+    backlog: QueueBacklog
     demand: int
     held: int
     requests: int

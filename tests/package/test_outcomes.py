@@ -7,7 +7,9 @@ from itertools import product
 from fairlane.model import ENDED, RUNNING, STATE_ORDER, outcome_of
 from fairlane.records import RequestCounts
 
-WORDS = {  # (a sub-request is done, one is dead) -> the word of a request that is done
+WORDS: dict[
+    tuple[bool, bool], tuple[str | None, str]
+] = {  # (a sub-request is done, one is dead) -> the word of a request that is done
     (False, False): ("done", "done"),
     (True, False): ("done", "done"),
     (True, True): ("partly_failed", "done, 1,200 dead"),

@@ -60,6 +60,7 @@ def families(found: Snapshot, demand: Demand) -> Iterator[Metric]:
         (defined.UNFINISHED, found.unfinished),
         (defined.DELAYED, found.delayed),
         (defined.UNITS, totals.units),
+        (defined.GROWTH, found.backlog.grows_per_s),
     ):
         yield _plain(metric, found.queue, value)
     states = Counter(one.state for one in found.requests)

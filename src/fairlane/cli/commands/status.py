@@ -110,10 +110,24 @@ def _in_short(found: QueueStatus) -> str:
     tokens = _tokens(sum(found.lanes.values()))
     workers = plural(len(found.workers), "worker")
     return (
-        f"queue {found.queue}: {_states(found)}; {tokens} in lanes, "
+        f"queue {found.queue}: {_waiting(found)}; {_states(found)}; {tokens} in lanes, "
         f"{_tokens(found.delayed)} delayed; {workers}; {found.ended:,} ended"
         + ("; paused " + until_words(found.queue, found.paused_until_ms) if found.is_paused else "")
     )
+
+
+def _waiting(found: QueueStatus) -> str:
+    """Returns how much waits, and the trend."""
+    trend = f", {found.backlog.trend}" if found.backlog.trend else ""
+    return f"{found.backlog.count} waiting{trend}"
+
+
+def _by_lane(found: QueueStatus) -> str:
+    """Returns what waits, by priority; the last ones are summed up."""
+    lanes = list(found.backlog.lanes.items())
+    parts = [f"{count:,} in lane {lane}" for lane, count in lanes[:ROWS]]
+    rest = sum(count for _, count in lanes[ROWS:])
+    return ", ".join([*parts, *([f"{rest:,} in others"] if rest else [])])
 
 
 def _states(found: QueueStatus) -> str:
@@ -131,13 +145,15 @@ def _queue_lines(found: QueueStatus) -> Iterator[str]:
     stale = f"{_tokens(found.stale)} are left over: workers discard them"
     rows = [
         ("queue", found.queue),
+        ("waiting", "; ".join(filter(None, (found.backlog.count, found.backlog.trend)))),
+        *([("", _by_lane(found))] if found.backlog.lanes else []),
         ("requests", _states(found)),
-        ("lanes", lanes or "empty"),
+        ("tokens", lanes or "none"),
         *([("stale", stale)] if found.stale else []),
         ("delayed", _tokens(found.delayed)),
         *zip(chain(["workers"], repeat("")), _workers(found), strict=False),
         ("ended", f"{found.ended:,} in the log"),
-        *([("waiting", as_words(found.max_waiting, found.waiting))] if found.max_waiting else []),
+        *([("bound", as_words(found.max_waiting, found.admitted))] if found.max_waiting else []),
         *([("paused", until_words(found.queue, found.paused_until_ms))] if found.is_paused else []),
         *([("rate", found.rate)] if found.rate else []),
     ]

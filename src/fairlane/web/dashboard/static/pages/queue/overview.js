@@ -11,6 +11,7 @@ import { cut, GAP_MS, watch } from "../../parts/watch.js";
 export function mount(root, context) {
   const state = el("div", { class: "row" });
   const figures = el("dl", { class: "figures" });
+  const waiting = lineChart({ title: "Sub-requests that wait", format: small, filled: true, steps: STEPS.whole, gapMs: GAP_MS });
   const rate = lineChart({ title: "Sub-requests per second", unit: "/s", format: small, filled: true, gapMs: GAP_MS });
   const waited = lineChart({ title: "Waiting time", format: shortSpan, steps: STEPS.ms, least: 1000, gapMs: GAP_MS });
   const demand = lineChart({ title: "Leases wanted and possible", format: small, steps: STEPS.whole, gapMs: GAP_MS });
@@ -33,6 +34,7 @@ export function mount(root, context) {
   context.body.append(
     state, panel("", figures),
     el("div", { class: "grid" },
+      panel("Waiting sub-requests", waiting.node),
       panel("Throughput", legend(["Done", "Failed attempts"]), rate.node),
       panel("Waiting time until the handler is called", legend(["Median", "90 %", "99 %"]), waited.node),
       panel("Demand beside capacity", legend(["Calls the workers can make", "Leases held", "Leases wanted"]), demand.node),
@@ -43,6 +45,7 @@ export function mount(root, context) {
     const last = frames.at(-1);
     show(state, stateOf(now, last));
     show(figures, figuresOf(last, now));
+    waiting.update({ names: ["waiting"], points: frames.map((one) => [one.at_ms, one.waiting]) });
     rate.update({ names: ["done", "failed"], points: frames.map((one) => [one.at_ms, one.rates.done, one.rates.failed]) });
     waited.update({ names: ["50 %", "90 %", "99 %"], points: frames.map((one) => [one.at_ms, ...(one.rates.waited_ms ?? [null, null, null])]) });
     demand.update({ names: ["capacity", "held", "wanted"], points: frames.map((one) => [one.at_ms, one.units, one.held, one.held + one.demand]) });
@@ -69,6 +72,7 @@ function figuresOf(last, now) {
   const { worker_totals: workers } = now;
   const known = (value, text) => (value === null ? "–" : text(value));
   return [
+    figure("Waiting", `${now.backlog.is_exact ? "" : "about "}${compact(now.backlog.waiting)}`, trendOf(now.backlog)),
     figure("Done", known(rates.done, (value) => `${compact(value)}/s`)),
     figure("Failed attempts", known(rates.failed, (value) => `${compact(value)}/s`), last.dead ? `${number(last.dead)} dead in unfinished requests` : null),
     figure("Waited, median", known(rates.waited_ms, (value) => span(value[0])), rates.waited_ms ? `99 %: ${span(rates.waited_ms[2])}` : null),
@@ -78,6 +82,14 @@ function figuresOf(last, now) {
     figure("Requests", compact(now.unfinished), `${compact(now.ended)} endings kept`),
     figure("Delayed", compact(last.delayed), "tokens are due later"),
   ];
+}
+
+/** Returns the trend in words: when the queue is empty at this pace, or that it grows; and the lanes. */
+function trendOf({ waiting, empty_ms: emptyMs, grows_per_s: grows, lanes }) {
+  if (!waiting) return "nothing waits";
+  const words = emptyMs !== null ? `empty in ${span(emptyMs)} at this pace` : grows > 0 ? el("span", { class: "bad" }, `grows by ${small(grows)}/s`) : "nothing works on them now";
+  const shown = Object.entries(lanes).slice(0, 3).map(([lane, count]) => `${compact(count)} in lane ${lane}`);
+  return [words, el("br"), shown.join(", "), Object.keys(lanes).length > 3 && ", …"];
 }
 
 function wordOf(one) {
