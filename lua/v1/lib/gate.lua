@@ -38,7 +38,8 @@ end
 
 -- Ageing: if nothing of a request has started for as long as its `ageing`, one of its waiting permits goes to the most
 -- urgent lane. So a request of any priority starts at least one slice in this time, and does not overtake the others for
--- longer than that.
+-- longer than that. A permit that waits in that lane stays where it is: another token would stand behind those of the
+-- others, and its stale ones would pile up as long as all workers are busy.
 
 -- Returns when the request has waited for too long. A fence is at least the time of its acquire in us (lib/lease.lua).
 -- `aged`: when a permit was last hastened, as text or nil.
@@ -46,13 +47,15 @@ local function aged_at(state, ageing, aged)
   return math.max(state.born, state.gate.opens, math.floor(state.seq / 1000), tonumber(aged) or 0) + tonumber(ageing)
 end
 
--- Queues the permit that waits for longest in the most urgent lane; its former token goes stale. Returns the tokens.
+-- Moves the permit that has waited for longest in another lane to the most urgent one; its former token goes stale.
+-- Returns the tokens.
 local function hasten(state, now)
   local first, least
   local all = all_permits(state)
   for i = 1, #all, 2 do
-    local g = tonumber(string.match(all[i + 1], "^q:(%d+)"))
-    if g and all[i] ~= state.sleeper and (not least or g < least) then
+    local g, lane = string.match(all[i + 1], "^q:(%d+):%d+:(%d+)")
+    g = tonumber(g)
+    if g and lane % 100 > 0 and all[i] ~= state.sleeper and (not least or g < least) then  -- a shard has 100 lanes
       first, least = all[i], g
     end
   end

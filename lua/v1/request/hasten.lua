@@ -1,5 +1,5 @@
 -- hasten: moves one waiting permit of a request to the most urgent lane, if nothing of the request has started for as long
--- as its `ageing`.
+-- as its `ageing`, and if one waits in another lane.
 -- Says: ok tokens | early | ended summary | gone
 --   early: it has not waited for so long, or has no ageing
 -- @flags allow-oom

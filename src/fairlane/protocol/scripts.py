@@ -838,7 +838,7 @@ class HastenReply(Reply):
 def hasten(keys: Sequence[bytes], *, now: Arg = "") -> Call[HastenReply]:
     """
     Moves one waiting permit of a request to the most urgent lane, if nothing of the request
-    has started for as long as its `ageing`.
+    has started for as long as its `ageing`, and if one waits in another lane.
     """
     return _call("hasten", keys, (now,), HastenReply.of)
 

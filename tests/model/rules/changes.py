@@ -14,16 +14,17 @@ if TYPE_CHECKING:
 
 
 def hasten(request: Request, now: int, reply: Reply) -> list[Token]:
-    """Moves the permit that waits longest to the first lane, if nothing has started."""
+    """Moves the permit that waits longest in another lane to the first, if nothing has started."""
     last = max(request.born, request.opens, request.seq // 1000, request.aged)
     if not request.options.ageing_ms or last + request.options.ageing_ms > now:
         agree(reply, [b"early"], "a request that has not waited for so long")
         return []
-    awake = [permit for permit in request.standing("queued") if not permit.asleep]
-    agree([reply[0], len(reply[1])], [b"ok", 3 * bool(awake)], "a request that ages")
+    queued = [permit for permit in request.standing("queued") if not permit.asleep]
+    later = [permit for permit in queued if permit.lane % 100]
+    agree([reply[0], len(reply[1])], [b"ok", 3 * bool(later)], "a request that ages")
     tokens = tokens_of(reply[1])
-    if awake:
-        first = min(awake, key=lambda one: one.g)
+    if later:
+        first = min(later, key=lambda one: one.g)
         request.queue(tokens[0], first.k, 0, now, lane=0)
     request.aged = now
     return tokens

@@ -281,6 +281,23 @@ def test_the_permit_that_has_waited_for_longest_is_hastened(lane: Lane):
     assert (hastened.k, hastened.lane) == (second.k, 0)
 
 
+def test_a_permit_in_the_most_urgent_lane_is_not_hastened(lane: Lane):
+    """Its token would lose its turn, and a stale one would stay each time while no worker pops."""
+    first, second = lane.start(20, limit=2, priority=90, extras="ageing=60000")
+    hastened = []
+    for _ in range(4):
+        lane.now += 60_000
+        hastened += [one.k for one in toks(lane.request("hasten")[1])]
+    assert hastened == [first.k, second.k]
+
+
+def test_a_request_of_the_most_urgent_lane_has_no_token_to_hasten(lane: Lane):
+    (token,) = lane.start(1, priority=0, extras="ageing=60000")
+    lane.now += 60_000
+    assert lane.request("hasten") == [b"ok", []]
+    assert lane.acquire(token).word == "ok"
+
+
 def test_a_sleeper_is_not_hastened(lane: Lane):
     """Its retry is not due, so its token would find nothing."""
     held = lane.take(lane.start(1, priority=90, extras="ageing=60000")[0])
