@@ -329,7 +329,7 @@ class QueueSummary:
 
     `backlog` is by up to 100 unfinished requests. `tokens` is how many more leases workers could
     take now; those due later are not counted.
-    `dead` are the dead sub-requests of up to 100 unfinished requests and of the last 100 endings.
+    `dead` are the dead sub-requests that are kept of these and of the last 100 endings.
     A number is None if this user of Redis may not read it. `paused_until_ms` is by the Redis of
     the queue; None: the queue is not paused, or until it is resumed.
     """
@@ -459,14 +459,33 @@ class FailureGroup:
     examples: list[DeadExample] = field(default_factory=list)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeadRequest:
+    """A request with dead sub-requests that are kept, because they were not requeued or dropped.
+
+    `kept` of its `dead` sub-requests are left; the others are those of RequestCounts.
+    """
+
+    id: str
+    state: str
+    outcome: str | None
+    total: int
+    dead: int
+    kept: int
+    submitted_ms: int
+
+
 @dataclass(frozen=True, slots=True)
 class QueueErrors:
     """The failures of a queue, those that are most first.
 
+    `requests` are those that have dead sub-requests, at most 1,000; `more_requests` are left out.
     `more` dead sub-requests, and those of `unread` requests, were not read.
     """
 
     groups: list[FailureGroup]
+    requests: list[DeadRequest]
+    more_requests: int
     more: int
     unread: int
 

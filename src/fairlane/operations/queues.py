@@ -151,9 +151,9 @@ async def _inside(
     ids = [one.decode("utf-8", "replace") for one in active]
     replies = await run_each([hmget(one, *_READ) for one in ids])
     ended = endings_of(name, newest)
-    count = sum(one.dead for one in ended)
+    having = [one.id for one in ended if one.dead]
     rows, away = list[WaitingRow](), 0
-    for reply in replies:
+    for request_id, reply in zip(ids, replies, strict=True):
         if isinstance(reply, FairlaneError):
             return None, None
         state, home, *numbers = parse_fields(_READ, reply)
@@ -161,8 +161,10 @@ async def _inside(
             away += 1
             continue
         dead, *more = (int(number or 0) for number in numbers)
-        count += dead
+        having += [request_id] if dead else []
         rows.append(WaitingRow(*more))
+    kept = await run_each([Command(b"XLEN", keys.dead(one)) for one in dict.fromkeys(having)])
+    count = None if any(isinstance(one, FairlaneError) for one in kept) else sum(kept)
     workers = (await list_workers(name)).workers
     return backlog_of(rows, unfinished - away, ended, workers, now_ms), count
 

@@ -78,9 +78,8 @@ function figuresOf(last, now) {
     figure("Waited, median", known(rates.waited_ms, (value) => span(value[0])), rates.waited_ms ? `99 %: ${span(rates.waited_ms[2])}` : null),
     figure("Oldest waiting", now.oldest ? span(last.oldest_ms) : "–", now.oldest ? el("a", { href: requestHref(now.oldest.id) }, now.oldest.id) : null),
     figure("Workers busy", `${number(workers.busy)} of ${number(workers.alive)}`, `${number(last.held)} of ${number(workers.units)} calls`),
-    figure("Wanted", compact(last.held + last.demand), `leases: ${compact(last.held)} held, ${compact(last.demand)} more`),
+    figure("Wanted", compact(last.held + last.demand), `leases: ${compact(last.held)} held, ${compact(last.demand)} more, ${compact(last.delayed)} tokens due later`),
     figure("Requests", compact(now.unfinished), `${compact(now.ended)} endings kept`),
-    figure("Delayed", compact(last.delayed), "tokens are due later"),
   ];
 }
 
