@@ -261,6 +261,26 @@ def test_the_patterns_cover_every_key_and_channel(queue: str | None):
     assert keys.done_channel("x").decode() == keys.EVERY_DONE_CHANNEL.replace("*", "x")
 
 
+@for_each("pattern", ["*", "a*", "audit:*", "hooks:{q}", "?eq:*", "[a-z]*", "t*", "{*", "{*}:*"])
+def test_a_pattern_of_lists_reaches_no_key_of_queues_and_topics(pattern: str):
+    with pytest.raises(InvalidArgument, match=r"it also reaches .*, which is no list of yours"):
+        acl.rules("lists", patterns=[pattern])
+
+
+def test_a_pattern_of_lists_reaches_not_the_queue_that_is_named():
+    with pytest.raises(InvalidArgument, match=r"it also reaches \{images\}:active"):
+        acl.rules("lists+worker", "images", patterns=["{images}:*"])
+    with pytest.raises(InvalidArgument, match=r"it also reaches \{req\}:active"):
+        acl.rules("lists", patterns=["{req}:*"])
+
+
+@for_each("pattern", ["orders", "orders:*", "{orders}:*", "or*", "req", "x{a}*"])
+def test_a_pattern_of_lists_alone_is_taken(pattern: str):
+    every = [*keys.every_key(None), "audit:{q}", "hooks:{q}", "topic:{t}:conf"]
+    assert f"~{pattern}" in acl.rules("lists", patterns=[pattern])
+    assert not any(fnmatchcase(one, pattern) for one in every)
+
+
 def test_a_deployer_has_no_keys_and_no_channels():
     assert not any(rule.startswith(("~", "&")) for rule in acl.rules("deployer"))
 

@@ -239,3 +239,49 @@ def test_a_group_that_is_too_large_for_a_chain_is_named(app: App, first: bool, m
         chain(*parts).submit()
     assert "gathers" not in str(refused.value)
     assert "children" not in str(refused.value)
+
+
+def test_a_result_whose_type_would_be_lost_in_the_next_call_is_refused(app: App, redis_client: Any):
+    @app.task
+    def sized(n: int) -> Size:
+        return Size(n, n)
+
+    @app.task
+    def several(n: int) -> dict[str, set[int]]:
+        return {"a": {n}}
+
+    @app.task
+    def plain(n: int) -> list[dict[str, float | None]]:
+        return [{"a": n}]
+
+    @app.task
+    def untyped(value) -> str:  # noqa: ANN001  as users write it
+        return type(value).__name__
+
+    @app.task
+    def listed(values: list) -> int:
+        return len(values)
+
+    @app.task
+    def typed(size: Size) -> int:
+        return size.width
+
+    lost = "task untyped: argument value has no type, so the result of task {} would be another"
+    for made, task in [
+        (chain(sized.s(1), untyped.s()), "sized"),
+        (chain(several.s(1), untyped.s()), "several"),
+        (chain(several.s(1), group(untyped.s(), untyped.s())), "several"),
+        (chain(group(plain.s(1), sized.s(1)), untyped.s()), "sized"),
+    ]:
+        with pytest.raises(ArgumentsRefused, match=lost.format(task)):
+            made.submit()
+    with pytest.raises(ArgumentsRefused, match="task listed: argument values has no type"):
+        chain(group(sized.s(1), sized.s(2)), listed.s()).submit()
+    assert not redis_client.dbsize()
+    for made in (
+        chain(plain.s(1), untyped.s()),
+        chain(untyped.s(1), untyped.s()),
+        chain(sized.s(1), typed.s()),
+        chain(group(plain.s(1), plain.s(2)), listed.s()),
+    ):
+        made.submit().cancel()

@@ -513,6 +513,8 @@ def test_wrong_options_are_refused(app: App):
         == repr(Executor(app, limit=3))
         == "<Executor of app images, limit 3>"
     )
+    with pytest.raises(InvalidArgument, match="executor: option delay is not valid, because only"):
+        Executor(app, delay=2)
     with pytest.raises(InvalidArgument, match="executor: limit 0"):
         Executor(app, limit=0)
 

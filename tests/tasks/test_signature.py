@@ -205,3 +205,28 @@ def test_a_body_with_another_type_is_named_with_the_argument():
             with pytest.raises(error, match="task resize cannot take its arguments: ") as refused:
                 call(app, body_of(app, "resize", **arguments))
             assert reason in str(refused.value)
+
+
+def hidden(*, __y: int) -> int:
+    return __y
+
+
+def listed(*__all: int) -> int:
+    return len(__all)
+
+
+def method(self: Any, path: str) -> str:
+    return f"{self}{path}"
+
+
+@for_each(
+    "function, why",
+    [
+        (hidden, "task hidden: its parameter __y is not valid, because names with two underscores"),
+        (listed, "task listed: its parameter __all is not valid"),
+        (method, "task method: its parameter self is not valid, because a task is a function"),
+    ],
+)
+def test_a_parameter_that_cannot_be_given_by_its_name_is_refused(function: Any, why: str):
+    with pytest.raises(InvalidArgument, match=why):
+        made(function)

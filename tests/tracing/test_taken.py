@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import pytest
 from opentelemetry.trace import SpanKind
 
 from fairlane.errors import ReceiptExpired
+from fairlane.operations.take import parse_receipt
 from tests.support.both_faces import both_faces
 
 if TYPE_CHECKING:
@@ -64,7 +66,7 @@ def test_a_receipt_from_elsewhere_settles_without_a_link(
     held.done()
     (span,) = spans()
     assert (held.trace, span.links) == ("", ())
-    lost = queue.taken(taken.receipt.replace("r1", "r2"))
+    lost = queue.taken(replace(parse_receipt(queue.name, taken.receipt), request_id="r2").text)
     with pytest.raises(ReceiptExpired):
         lost.release()
     assert spans()[-1].attributes["error.type"] == "ReceiptExpired"

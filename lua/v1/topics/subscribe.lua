@@ -1,10 +1,10 @@
 -- subscribe: adds a subscriber to a topic. It gets every message from now on, or also those that the topic still has. A subscriber
 -- that is there keeps its place.
--- Says: ok | already | full
---   full: the topic has as many subscribers as it may have
+-- Says: ok | already | full | leaving
+--   full: the topic has as many subscribers as it may have; leaving: a removal of this name must end first, see unsubscribe
 -- @flags grows
 local stream = KEYS[1]  -- topic:{<name>}  stream  messages
-local conf = KEYS[2]  -- topic:{<name>}:conf  hash  read:<subscriber> -> number of the last message that it read
+local conf = KEYS[2]  -- topic:{<name>}:conf  hash  read:<subscriber> -> number of the last message that it read; leaving
 local subscriber = ARGV[1]  -- its name
 local start = ARGV[2]  -- first | new
 local most = tonumber(ARGV[3])  -- subscribers
@@ -14,6 +14,9 @@ if subscriber == "" or (start ~= "first" and start ~= "new") or not most or most
 end
 if redis.call("HEXISTS", conf, "read:" .. subscriber) == 1 then
   return {"already"}
+end
+if redis.call("HEXISTS", conf, "leaving:" .. subscriber) == 1 then
+  return {"leaving"}
 end
 local count = tonumber(redis.call("HGET", conf, "subscribers") or 0)
 if count >= most then

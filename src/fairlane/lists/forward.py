@@ -68,7 +68,7 @@ class Forwarder:
         self._source = self._loop.driver(source.url, _PATIENCE_S)
         self._target = self._loop.driver(target.url, _PATIENCE_S)
         self._landed: Flight | None = None
-        self._lag = 0
+        self._lag: int | None = None  # not known yet
         self._is_standby = False
         self._until_idle = False
         self._metrics = Every(metrics_interval)
@@ -96,8 +96,15 @@ class Forwarder:
         finally:
             self._source.close()
             self._target.close()
-        log.info("%s forwarded, lag %d: ends", plural(self.forwarded, "message"), self._lag)
+        log.info("%s: ends", self._so_far())
         return self.forwarded
+
+    def _so_far(self) -> str:
+        """Returns what this forwarder has done; a standby has no lag."""
+        done = f"{plural(self.forwarded, 'message')} forwarded"
+        if self._is_standby:
+            return f"{done}, another forwarder is active"
+        return done if self._lag is None else f"{done}, lag {self._lag}"
 
     def _refuse_same_list(self) -> None:
         """Raises InvalidArgument if both lists are one, by whatever address."""
@@ -112,7 +119,7 @@ class Forwarder:
 
     def _turn(self) -> bool:
         if self._metrics.is_due():
-            log.info("%s forwarded, lag %d", plural(self.forwarded, "message"), self._lag)
+            log.info("%s", self._so_far())
         found = self._source.run(self._next(self._lease_ms))
         self._landed = None  # the source has its number now
         if isinstance(found, Standby):

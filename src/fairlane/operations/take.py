@@ -59,6 +59,7 @@ _NAME = r"[A-Za-z0-9_.:-]{1,128}"
 _RECEIPT = re.compile(
     rf"({_NAME})~({_NAME})~([0-9]{{1,5}})\.([0-9]{{1,20}})\.([0-9a-f]{{32}})"
     r"\.([0-9]{1,20}-[0-9]{1,20})\.([0-9]{1,10})\.([0-9]{1,18})\.([0-9]{1,2})"
+    r"\.([0-9a-f]{8})"
 )
 _SEED = 24  # digits of an op that are random: 96 bits; the other 8 are the mark
 _SHOWN_MOST = 60  # characters of a refused receipt
@@ -82,9 +83,9 @@ class Receipt:
     def text(self) -> str:
         """Returns what `parse_receipt` reads."""
         permit = f"{self.k}.{self.fence.decode()}.{self.op.decode()}.{self.entry_id.decode()}"
-        return (
-            f"{self.queue}~{self.request_id}~{permit}.{self.attempt}.{self.taken_ms}.{self.durable}"
-        )
+        rest = f"{permit}.{self.attempt}.{self.taken_ms}.{self.durable}"
+        whole = f"{self.queue}~{self.request_id}~{rest}"
+        return f"{whole}.{_digest(whole)}"
 
     @property
     def index(self) -> int:
@@ -131,7 +132,11 @@ def new_proof(queue: str) -> bytes:
 
 
 def _mark(queue: str, seed: str) -> str:
-    return hashlib.sha256(f"{queue}~{seed}".encode()).hexdigest()[:8]
+    return _digest(f"{queue}~{seed}")
+
+
+def _digest(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()[:8]
 
 
 def parse_receipt(queue: str, text: str) -> Receipt:
@@ -144,13 +149,14 @@ def parse_receipt(queue: str, text: str) -> Receipt:
         raise InvalidArgument(
             f"receipt {shown} is not valid: pass the `receipt` of a sub-request that was taken"
         )
-    home, request_id, k, fence, op, entry_id, attempt, taken_ms, durable = match.groups()
+    home, request_id, k, fence, op, entry_id, attempt, taken_ms, durable, digest = match.groups()
     if home != queue:
         raise InvalidArgument(
             f"receipt {text[:_SHOWN_MOST]!r}... is of queue {home}, not of {queue}: "
             "use a Queue of that name"
         )
-    if op[_SEED:] != _mark(queue, op[:_SEED]):
+    is_whole = digest == _digest(text.rpartition(".")[0])
+    if not is_whole or op[_SEED:] != _mark(queue, op[:_SEED]):
         raise InvalidArgument(
             f"receipt {text[:_SHOWN_MOST]!r}... was changed: pass it as it was when it was taken"
         )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from difflib import get_close_matches
+from functools import partial
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from fairlane import settings
@@ -77,7 +78,7 @@ async def delete_topic(name: str) -> bool:
 Start = Literal["new", "first"]
 _READ = "read:"
 _LONGEST_REDELIVER_S = 7 * 86_400
-_MOST = 1_000
+_MOST = 1_000  # messages of one call, because more would hold Redis for long
 _MOST_NAMED = 100  # pages of 1,000 keys that are looked at for names like a mistyped one
 
 
@@ -160,10 +161,10 @@ async def subscribe(topic: str, subscriber: str, start: Start) -> bool:
     keys.check_name("subscriber", subscriber)
     if start not in {"new", "first"}:
         raise InvalidArgument(f"start {start!r} is not valid: new or first is expected")
-    call = scripts.subscribe(
-        keys.topic(topic), subscriber=subscriber, start=start, most=settings.MOST_SUBSCRIBERS
-    )
-    reply = await call
+    most, both = settings.MOST_SUBSCRIBERS, keys.topic(topic)
+    add = partial(scripts.subscribe, both, subscriber=subscriber, start=start, most=most)
+    while (reply := await add()).is_leaving:
+        await unsubscribe(topic, subscriber)
     if reply.is_full:
         raise InvalidArgument(
             f"topic {topic} has {settings.MOST_SUBSCRIBERS:,} subscribers already: remove one first"
@@ -173,9 +174,17 @@ async def subscribe(topic: str, subscriber: str, start: Start) -> bool:
 
 
 async def unsubscribe(topic: str, subscriber: str) -> bool:
-    """Removes a subscriber and what waits for it; returns False if there was none."""
+    """Removes a subscriber and what waits for it; returns False if there was none.
+
+    One call to Redis removes a thousand messages, because all of them would hold Redis for long.
+    From the first one on there is no such subscriber. If the rest fails, a repeat of this, or the
+    next subscription of that name, removes what is left.
+    """
     keys.check_name("subscriber", subscriber)
-    return bool(await scripts.unsubscribe(keys.topic(topic), subscriber=subscriber))
+    while (reply := await scripts.unsubscribe(keys.topic(topic), subscriber=subscriber)).is_more:
+        pass
+    was_there: bool = reply.is_removed
+    return was_there
 
 
 async def fetch(

@@ -198,11 +198,19 @@ def rules(
     `role` is one of ROLES, or several joined by a +. The user may dispatch only in `queue`; None =
     in every queue. (The key of a request does not name its queue.) `server` is the version of the
     Redis: an older one refuses rules with commands that it lacks. `patterns`: the keys of the role
-    lists, such as orders:*; without one it has no key. Raises InvalidArgument.
+    lists, such as orders:*; without one it has no key. A pattern that reaches keys of queues or
+    topics is refused. Raises InvalidArgument.
     """
     roles = [_role(name) for name in role.split("+")]
     if queue is not None:
         keys.check_name("queue", queue)
+    patterns = [*patterns]
+    for pattern in patterns:
+        if (key := keys.reached_by(pattern, queue)) is not None:
+            raise InvalidArgument(
+                f"key pattern {pattern!r} is not valid: it also reaches {key}, which is no list of "
+                "yours: name your lists, as in 'orders:*'"
+            )
     allowed = set(CONNECTION)
     for one in roles:
         allowed |= one.commands

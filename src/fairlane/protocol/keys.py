@@ -12,6 +12,7 @@ import re
 from functools import lru_cache
 from typing import TYPE_CHECKING, NamedTuple
 
+from fairlane import settings
 from fairlane.errors import InvalidArgument, type_of
 
 if TYPE_CHECKING:
@@ -270,6 +271,24 @@ def every_server_key(queue: str | None) -> list[str]:
     tag = "{*}" if queue is None else f"{{{queue}}}"
     parts = (f"~{part}:{tag}*" for part in SERVER_PARTS)
     return [*parts, f"%R~{tag}:completed", f"~{tag}:readers"]
+
+
+def reached_by(pattern: str, queue: str | None) -> str | None:
+    """Returns a key of queues or topics, such as `audit:{req}`, that a pattern of lists reaches.
+
+    None = it reaches none. A pattern with a whole hash tag, as `{orders}:*`, is one of lists,
+    unless the tag is that of this queue.
+    """
+    name = settings.DEFAULT_QUEUE if queue is None else queue
+    fixed = re.split(r"[*?[\\]", pattern, maxsplit=1)[0]
+    is_open = fixed != pattern
+    if tag := re.match(r"\{([^{}]+)\}", fixed):
+        return f"{{{name}}}:active" if tag[1].partition("/")[0] == name else None
+    parts = [*every_key(None), *(f"{part}:{{*}}" for part in SERVER_PARTS), EVERY_TOPIC_KEY]
+    for start in (one.partition("*")[0] for one in parts):
+        if fixed.startswith(start) or (is_open and start.startswith(fixed)):
+            return f"{start}{name}}}"
+    return None
 
 
 def log_readers(queue: str) -> bytes:

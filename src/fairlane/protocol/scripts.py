@@ -1739,10 +1739,11 @@ class SubscribeReply(Reply):
 
     __slots__ = ()
     script = "subscribe"
-    says = "ok | already | full"
+    says = "ok | already | full | leaving"
     is_ok: bool
     is_already: bool
     is_full: bool
+    is_leaving: bool
 
 
 def subscribe(
@@ -1828,6 +1829,20 @@ def unstage(keys: Sequence[bytes], *, keep: Arg) -> Call[UnstageReply]:
     return _call("unstage", keys, (keep,), UnstageReply.of)
 
 
-def unsubscribe(keys: Sequence[bytes], *, subscriber: Arg) -> Call[int]:
-    """Removes a subscriber and all that waits for it."""
-    return _call("unsubscribe", keys, (subscriber,), _plain)
+class UnsubscribeReply(Reply):
+    """A reply of unsubscribe."""
+
+    __slots__ = ()
+    script = "unsubscribe"
+    says = "removed | more | gone"
+    is_removed: bool
+    is_more: bool
+    is_gone: bool
+
+
+def unsubscribe(keys: Sequence[bytes], *, subscriber: Arg) -> Call[UnsubscribeReply]:
+    """
+    Removes a subscriber, and at most 1000 of the messages that it has not acknowledged,
+    because all would hold Redis for long.
+    """
+    return _call("unsubscribe", keys, (subscriber,), UnsubscribeReply.of)

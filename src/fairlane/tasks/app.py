@@ -41,7 +41,7 @@ from fairlane.operations.schedules import (
 from fairlane.protocol.keys import check_name
 from fairlane.queue import Queue
 from fairlane.tasks.codec import codec_named
-from fairlane.tasks.options import task_options
+from fairlane.tasks.options import of_request, task_options
 from fairlane.tasks.signature import TaskSignature
 from fairlane.tasks.task import Task
 
@@ -221,11 +221,7 @@ def scheduler(
         if own in app.schedules:
             raise InvalidArgument(f"schedule {own} is registered already: choose another name=")
         body = task.encode_call(*args, **(kwargs or {}))
-        options = {
-            option: value
-            for option, value in task.options.items()
-            if option not in {"id", "max_wait"}  # of one submission
-        }
+        options = of_request(task.options)
         app.schedules[own] = define(bodies=[body], app=True, **given, **options)
         return task
 

@@ -13,7 +13,7 @@ from fairlane.common import clock
 from fairlane.errors import ArgumentsRefused, InvalidArgument, type_of
 from fairlane.operations.flows import CONTINUE, MAX_CHILDREN, MAX_GATHERED, STOP, Child, Flow
 from fairlane.operations.hand_over import Wrap
-from fairlane.tasks.options import group_options
+from fairlane.tasks.options import group_options, of_request
 from fairlane.tasks.result_reader import ResultReader, value_of
 
 if TYPE_CHECKING:
@@ -62,6 +62,17 @@ class Link(NamedTuple):
             return Wrap(before, after, codec.none)
         opening, between, closing = codec.list_marks(joins)
         return Wrap(before + opening, closing + after, codec.none, between)
+
+    def check_results(self, before: Link | Group) -> None:
+        """Raises ArgumentsRefused if the results before it would lose their type in the call."""
+        signature, is_joined = self.task.signature, isinstance(before, Group)
+        for link in before.links if isinstance(before, Group) else (before,):
+            if not signature.keeps_result(link.task.signature, is_joined=is_joined):
+                raise ArgumentsRefused(
+                    f"task {self.task.name}: argument {signature.first} has no type, so the result "
+                    f"of task {link.task.name} would be another value there: annotate it with the "
+                    "type of that result"
+                )
 
 
 class _Plan:
@@ -171,6 +182,7 @@ class Chain:
             if before is None:
                 plan.begin(first)
             elif isinstance(part, Link):
+                part.check_results(before)
                 joins = len(before.links) if isinstance(before, Group) else 0
                 plan.add(part, joins, gathers=joins > 0 and number == 2)  # noqa: PLR2004
             elif isinstance(before, Group):
@@ -179,6 +191,8 @@ class Chain:
                     "results of the first one as a list"
                 )
             else:
+                for link in part.links:
+                    link.check_results(before)
                 plan.add_group(part.links)
             before = part
         return plan
@@ -253,7 +267,7 @@ def _step_options(task: str, options: dict[str, Any]) -> dict[str, Any]:
             f"task {task} of a chain has the id {options['id']}: the chain has one id, so give it "
             "to chain(...).submit(id=...)"
         )
-    return {option: value for option, value in options.items() if option != "max_wait"}
+    return of_request(options)
 
 
 def _both(one: Task[..., Any, Any], other: Task[..., Any, Any]) -> str:

@@ -132,6 +132,13 @@ class NotCarried(Exception):
         self.place = place
 
 
+_OF_JSON = (
+    *(msgspec.inspect.AnyType, msgspec.inspect.NoneType, msgspec.inspect.BoolType),
+    *(msgspec.inspect.IntType, msgspec.inspect.FloatType, msgspec.inspect.StrType),
+    msgspec.inspect.LiteralType,
+)
+
+
 class Carrier:
     """Encodes the values of one annotation, and refuses those that would not come back equal.
 
@@ -253,6 +260,33 @@ def _has_any(info: Any, seen: set[int]) -> bool:
         if any(_has_any(each, seen) for each in (part if isinstance(part, tuple) else (part,))):
             return True
     return False
+
+
+def is_of_json(annotation: Any) -> bool:
+    """Returns True if the values of an annotation come back as they are where no type is known."""
+    return _is_of_json(msgspec.inspect.type_info(annotation), set())
+
+
+def _is_of_json(info: Any, seen: set[int]) -> bool:
+    kinds = msgspec.inspect
+    if id(info) in seen:  # a TypedDict within itself
+        return True
+    seen.add(id(info))
+    parts: Iterable[Any] = ()
+    match info:
+        case kinds.Metadata(type=inner):
+            parts = (inner,)
+        case kinds.ListType(item_type=item):
+            parts = (item,)
+        case kinds.DictType(key_type=kinds.StrType() | kinds.AnyType(), value_type=value):
+            parts = (value,)
+        case kinds.UnionType(types=some):
+            parts = some
+        case kinds.TypedDictType(fields=fields):
+            parts = (field.type for field in fields)
+        case _:
+            return isinstance(info, _OF_JSON)
+    return all(_is_of_json(part, seen) for part in parts)
 
 
 def _in_place(text: str) -> tuple[str, str]:

@@ -487,10 +487,11 @@ class Executor(concurrent.futures.Executor):
     """Runs calls of an app's tasks on its workers, behind the interface of concurrent.futures.
 
     The calls are sub-requests of one request at a time, which at most `max_workers` workers run.
-    The other options are those of TaskOptions. They apply to all calls, and the tasks' own options
-    do not. So a task with attempts, a time limit, a deadline or a rate of its own is refused unless
-    the executor names that option, too. `limit` means the same as `max_workers`. All calls share a
-    rate. A deadline counts from when a call is sent, and may be up to a tenth shorter.
+    The other options are those of TaskOptions, without `delay`. They apply to all calls, and the
+    tasks' own options do not. So a task with attempts, a time limit, a deadline or a rate of its
+    own is refused unless the executor names that option, too. `limit` means the same as
+    `max_workers`. All calls share a rate. A deadline counts from when a call is sent, and may be up
+    to a tenth shorter.
 
     A future raises TaskError with the remote traceback, and TaskCancelled if a person cancels the
     request. It can be cancelled until its call is sent. A call is sent when the workers need it

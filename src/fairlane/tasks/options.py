@@ -35,8 +35,21 @@ def group_options(given: dict[str, Any]) -> dict[str, Any]:
     return _checked("group", given, _CALL)
 
 
+def of_request(options: dict[str, Any]) -> dict[str, Any]:
+    """Returns the options that a request keeps, without those of its submission."""
+    return {name: value for name, value in options.items() if name not in _OF_SUBMISSION}
+
+
 def executor_options(given: dict[str, Any]) -> dict[str, Any]:
-    """Returns options of an Executor: those of a task. Raises as task_options does."""
+    """Returns options of an Executor: those of a task without `delay`. Raises as task_options does.
+
+    A delay is of a request: it would delay the first calls of the executor, and no later ones.
+    """
+    if "delay" in given:
+        raise InvalidArgument(
+            "executor: option delay is not valid, because only the first calls would wait: "
+            "submit delayed calls with task.with_options(delay=...)"
+        )
     return _checked("executor", given, _TASK)
 
 
@@ -51,8 +64,7 @@ def _checked(what: str, given: dict[str, Any], known: Collection[str]) -> dict[s
     try:
         check_option_names(given, known)
         found = plain_options(given)
-        policy = {name: value for name, value in found.items() if name not in _OF_SUBMISSION}
-        policy_of(settings.DEFAULT_QUEUE, **policy)
+        policy_of(settings.DEFAULT_QUEUE, **of_request(found))
     except InvalidArgument as error:
         raise InvalidArgument(f"{what}: {error}") from None
     except TypeError as error:

@@ -20,6 +20,7 @@ from fairlane.tasks.codec import (
     Carrier,
     Codec,
     NotCarried,
+    is_of_json,
     unsupported,
     why_not,
 )
@@ -40,7 +41,8 @@ class TaskSignature:
 
     `context` is the name of the parameter that takes the worker's Context, or None. `takes_names`:
     the function can be called with its arguments by name, and nothing else. Raises
-    InvalidArgument if an annotation cannot be resolved or decoded.
+    InvalidArgument if an annotation cannot be resolved or decoded, or a parameter has a name that
+    no argument may have.
     """
 
     def __init__(self, task: str, function: Callable[..., Any]) -> None:
@@ -55,9 +57,11 @@ class TaskSignature:
         self.context = contexts[0] if contexts else None
         self.parameters = [one for one in every if one.name != self.context]
         self.result: Any = hints.get("return", Any)
+        self._hints = hints
         self._signature = inspect.Signature(self.parameters)
         self._whole = inspect.Signature([*every])
         for one in self.parameters:
+            _check_name(task, one.name)
             _check_type(task, f"argument {one.name}", hints.get(one.name, Any))
         _check_type(task, "result", self.result)
         body = _body_type(task, _struct(task, self.parameters, hints))
@@ -109,6 +113,16 @@ class TaskSignature:
         """Returns the name of the parameter that each element of `map` goes to, or None."""
         by_place = {_POSITIONAL, inspect.Parameter.POSITIONAL_OR_KEYWORD}
         return next((one.name for one in self.parameters if one.kind in by_place), None)
+
+    def keeps_result(self, other: TaskSignature, *, is_joined: bool) -> bool:
+        """Returns True if a result of another task has its type as the first argument of this one.
+
+        It has not, if the result has a type that JSON lacks, and the argument has no type. If it
+        `is_joined`, the argument is a list of such results.
+        """
+        wanted = self._hints.get(self.first or "", Any)
+        is_any = wanted is Any or (is_joined and wanted in {list, list[Any]})
+        return not is_any or is_of_json(other.result)
 
     def encode(
         self,
@@ -207,6 +221,20 @@ def _hints(task: str, function: Callable[..., Any]) -> dict[str, Any]:
             f"task {task}: an annotation cannot be resolved: {error}: "
             "import or define its type at the top of the module, outside of TYPE_CHECKING"
         ) from None
+
+
+def _check_name(task: str, name: str) -> None:
+    """Raises InvalidArgument for a parameter that cannot be given by its name."""
+    if name == "self":
+        raise InvalidArgument(
+            f"task {task}: its parameter self is not valid, because a task is a function without "
+            "an object: leave it out; a parameter of type Context has what is known of the call"
+        )
+    if name.startswith("__"):
+        raise InvalidArgument(
+            f"task {task}: its parameter {name} is not valid, because names with two underscores "
+            "at their beginning are Python's own: rename it"
+        )
 
 
 def _check_type(task: str, what: str, annotation: Any) -> None:

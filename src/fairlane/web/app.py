@@ -37,7 +37,7 @@ from fairlane.web.access import LOCAL_HOSTS, Proxies, Sessions
 from fairlane.web.answers import SAFE_HEADERS, Refusal, as_problem, counted_as, refusal_of
 from fairlane.web.dashboard import files, sign_in
 from fairlane.web.live import Broadcast, Examination
-from fairlane.web.openapi.page import endpoints_for
+from fairlane.web.openapi import endpoints_for
 from fairlane.web.route import Endpoint, routes_of
 from fairlane.web.trail import Tally, keep_trail
 from fairlane.web.waiting import Follower, SharedResultsReader, TakeLine

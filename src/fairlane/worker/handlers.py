@@ -287,7 +287,9 @@ def load_object(what: str, name: str, wanted: str) -> Any:
         raise HandlerNotFound(f"{what} {name!r} names a file: write {module}:{path}")
     try:
         found: Any = _imported(what, name, module_name)
-    except (Exception, SystemExit) as error:  # whatever the module raises, or a script's end
+    except KeyboardInterrupt:  # a person's
+        raise
+    except BaseException as error:  # whatever the module raises, also a script's end
         raise HandlerNotFound(
             f"{what} {name!r} cannot be imported: {type(error).__name__}: {error}"
             + (_searched(module_name, error) or _place(error))

@@ -114,6 +114,7 @@ def test_a_password_file_that_is_wrong_or_missing_is_refused(
         ("--server new", "'new' is no version of Redis"),
         ("--user-prefix 'a b'", "--user-prefix 'a b' is not valid"),
         ("--format yaml", "--format"),
+        ("lists --key *", "key pattern '*' is not valid: it also reaches sub:{req}"),
     ],
 )
 def test_wrong_arguments_are_refused_in_one_sentence(words: str, why: str, alone: Program):

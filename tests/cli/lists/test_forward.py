@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import signal
+import threading
+import time
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from fairlane.lists.forward import Forwarder
+from fairlane.lists.service import list_address
 from tests.cli.lists.running import Crew
 from tests.cli.program import NO_SERVER
 from tests.support.servers.server_process import run_server
@@ -305,3 +309,24 @@ def test_sigterm_ends_the_lease(words: list[str], crew: Crew, lists: Any):
     forwarder.send_signal(signal.SIGTERM)
     assert forwarder.wait(PATIENCE_S) == 0
     assert not lists.hexists(STATE, "owner")
+
+
+def test_a_forwarder_that_stands_by_does_not_say_that_nothing_waits(
+    redis_url: str, far: Any, lists: Any, caplog: pytest.LogCaptureFixture
+):
+    """Only the active one counts the messages that wait."""
+    caplog.set_level("INFO", "fairlane.lists")
+    lists.lpush("orders", b"1")
+    until = int(time.time() * 1000) + 3_600_000
+    state = {"epoch": "e", "sequence": 0, "chain": "", "owner": "another", "until": until}
+    lists.hset(STATE, mapping=state)
+    here, there = f"{redis_url}/orders", f"{far.url}/copy"
+    forwarder = Forwarder(list_address("--from", here), list_address("--to", there), lease_s=3_600)
+    running = threading.Thread(target=forwarder.run)
+    running.start()
+    try:
+        wait_until(lambda: "another forwarder is active: waits until it ends" in caplog.messages)
+    finally:
+        forwarder.stop()
+        running.join()
+    assert caplog.messages[-1] == "0 messages forwarded, another forwarder is active: ends"

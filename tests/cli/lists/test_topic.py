@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from fairlane.errors import InvalidArgument, SubscriberNotFound
+from fairlane.protocol import keys, scripts
 from fairlane.topics import AsyncTopic, Topic
 from tests.cli.lists.running import Crew
 from tests.support.both_faces import as_blocking, is_asyncio, on_both
@@ -182,6 +183,21 @@ def test_a_subscriber_that_is_not_there(topic: Topic):
         topic.fetch("biling")
     assert topic.unsubscribe("billing")
     assert not topic.unsubscribe("billing")
+
+
+async def begin_removal() -> None:
+    await scripts.unsubscribe(keys.topic("news"), subscriber="billing")
+
+
+def test_a_subscription_ends_the_removal_that_broke_off_before_it(topic: Topic):
+    topic.subscribe("billing")
+    topic.publish_many([b"m"] * 1_500)
+    topic.fetch("billing", 1_000)
+    topic.fetch("billing", 1_000)
+    topic.driver.run(begin_removal())
+    assert not topic.overview().subscribers
+    assert topic.subscribe("billing")
+    assert [one.lag for one in topic.overview().subscribers] == [0]
 
 
 def test_a_key_of_a_topic_that_holds_something_else_is_one_sentence(program: Program, lists: Any):

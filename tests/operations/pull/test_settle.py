@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import contextlib
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from fairlane import settings
 from fairlane.errors import InvalidArgument, NotDurable, ReceiptExpired
-from fairlane.operations.take import new_proof
+from fairlane.operations.take import new_proof, parse_receipt
 from fairlane.protocol import keys
 from fairlane.queue import Queue
 from tests.support.both_faces import both_faces
@@ -331,10 +332,26 @@ def test_what_is_no_receipt_is_refused_without_a_call(queue: Queue, text: Any):
 
 def test_a_receipt_that_was_made_up_settles_nothing(queue: Queue):
     request, taken = taken_of(queue)
-    op = taken.receipt.split(".")[2]
+    made_up = replace(parse_receipt(queue.name, taken.receipt), op=new_proof(queue.name))
     with TOO_OLD:
-        queue.taken(taken.receipt.replace(op, new_proof(queue.name).decode())).done()
+        queue.taken(made_up.text).done()
     assert request.progress().done == 0
+
+
+@for_each("at", range(2, 9))
+def test_a_receipt_of_which_a_part_was_changed_is_refused_and_the_lease_stays(
+    queue: Queue, at: int
+):
+    """Otherwise the lease of another entry would end, and nothing would be settled."""
+    request, taken = taken_of(queue)
+    parts = taken.receipt.split(".")
+    last = parts[at - 1][-1]
+    parts[at - 1] = parts[at - 1][:-1] + ("1" if last == "0" else "0")
+    with pytest.raises(InvalidArgument, match="was changed: pass it as it was when it was taken"):
+        queue.taken(".".join(parts))
+    taken.done()
+    taken.done()
+    assert request.progress().done == 1
 
 
 # ------------------------------------------------------------------ durable requests
@@ -364,8 +381,10 @@ def test_a_receipt_cannot_be_changed_to_name_another_queue(queue: Queue):
     name = queue.name
     forged = taken.receipt.replace(f"{name}~", "other~", 1)
     other = Queue(queue.driver, "other")
-    with pytest.raises(InvalidArgument, match="was changed"):
-        other.taken(forged)
+    renamed = replace(parse_receipt(name, taken.receipt), queue="other")
+    for text in (forged, renamed.text):
+        with pytest.raises(InvalidArgument, match="was changed"):
+            other.taken(text)
     with pytest.raises(InvalidArgument):
         queue.taken(taken.receipt.replace("~r1~", "~r1~٣", 1))
     assert [one.id for one in other.completions(since="0", follow=False)] == []

@@ -263,8 +263,17 @@ def test_a_subscriber_that_is_not_there_takes_nothing(lane: Lane):
 # ------------------------------------------------------------------ unsubscribe
 
 
-def unsubscribe(lane: Lane, name: str = "s") -> int:
-    return int(lane.call("unsubscribe", BOTH, subscriber=name))
+def unsubscribe(lane: Lane, name: str = "s") -> bytes:
+    (word,) = lane.call("unsubscribe", BOTH, subscriber=name)
+    return bytes(word)
+
+
+def fill_pending(lane: Lane, count: int) -> None:
+    """Adds messages and delivers all of them to the subscriber s."""
+    subscribe(lane)
+    for start in range(0, count, 1_000):
+        publish(lane, *["m"] * min(1_000, count - start), retain_count=count)
+        take(lane, most=1_000)
 
 
 def test_a_subscriber_that_is_removed_leaves_nothing(lane: Lane):
@@ -272,7 +281,7 @@ def test_a_subscriber_that_is_removed_leaves_nothing(lane: Lane):
     subscribe(lane, "b")
     publish(lane, *"xyz", retain_count=2)
     take(lane, "a")
-    assert [unsubscribe(lane, "a"), unsubscribe(lane, "a")] == [1, 0]
+    assert [unsubscribe(lane, "a"), unsubscribe(lane, "a")] == [b"removed", b"gone"]
     assert not [name for name in lane.client.hkeys(CONF) if name.endswith(b":a")]
     assert [group["name"] for group in lane.client.xinfo_groups(STREAM)] == [b"b"]
     assert lane.client.hget(CONF, "subscribers") == b"1"
@@ -282,4 +291,39 @@ def test_a_subscriber_that_is_removed_leaves_nothing(lane: Lane):
 def test_a_subscriber_of_a_topic_that_was_deleted_is_removed(lane: Lane):
     subscribe(lane)
     lane.client.delete(STREAM)
-    assert unsubscribe(lane) == 1
+    assert unsubscribe(lane) == b"removed"
+
+
+def test_a_subscriber_of_many_messages_is_removed_a_thousand_at_a_time(lane: Lane):
+    fill_pending(lane, 2_500)
+    assert unsubscribe(lane) == b"more"
+    assert lane.client.xpending(STREAM, "s")["pending"] == 1_500
+    assert take(lane) == "gone"
+    assert lane.client.hget(CONF, "subscribers") == b"0"
+    assert [unsubscribe(lane) for _ in range(3)] == [b"more", b"removed", b"gone"]
+    assert not lane.client.xinfo_groups(STREAM)
+    assert not [name for name in lane.client.hkeys(CONF) if name.endswith(b":s")]
+
+
+def test_a_name_whose_removal_is_not_over_is_not_subscribed_again(lane: Lane):
+    fill_pending(lane, 1_000)
+    assert unsubscribe(lane) == b"more"
+    assert subscribe(lane) == b"leaving"
+    assert unsubscribe(lane) == b"removed"
+    assert subscribe(lane) == b"ok"
+    assert take(lane) == ([], [])
+
+
+def test_a_subscriber_whose_group_is_gone_is_removed(lane: Lane):
+    subscribe(lane)
+    publish(lane, "a")
+    lane.client.xgroup_destroy(STREAM, "s")
+    assert unsubscribe(lane) == b"removed"
+
+
+def test_a_removal_that_broke_off_ends_though_the_stream_was_deleted(lane: Lane):
+    fill_pending(lane, 1_000)
+    assert unsubscribe(lane) == b"more"
+    lane.client.delete(STREAM)
+    assert [unsubscribe(lane), unsubscribe(lane)] == [b"removed", b"gone"]
+    assert not [name for name in lane.client.hkeys(CONF) if name.endswith(b":s")]

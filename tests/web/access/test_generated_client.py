@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from fairlane.web.app import DESCRIBED
-from fairlane.web.openapi.document import make_document
+from fairlane.web.openapi import make_document
 from tests.cli.program import END_S
 from tests.web.serving import Serving
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from fairlane.web.app import DESCRIBED, ENDPOINTS
-from fairlane.web.openapi.document import make_document
+from fairlane.web.openapi import make_document
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -265,6 +265,7 @@ def test_a_name_without_its_colon_is_refused(name: str):
             r"cannot be imported: ValueError: not today \(.*/fairlane_test_bad\.py:2\)$",
         ),
         ("fairlane_test_exit:f", "cannot be imported: SystemExit: 3"),
+        ("fairlane_test_odd:f", r"cannot be imported: Odd: never \(.*/fairlane_test_odd\.py:2\)$"),
         ("fairlane_test_syntax:f", "cannot be imported: SyntaxError"),
         ("fairlane_test_arity:f", "f takes 0 arguments"),
     ],
@@ -275,6 +276,7 @@ def test_a_handler_that_is_not_there_is_refused(
     """Missing module, missing attribute, a module that raises, a function that does not fit."""
     module("fairlane_test_bad", "\nraise ValueError('not today')")
     module("fairlane_test_exit", "raise SystemExit(3)")
+    module("fairlane_test_odd", "class Odd(BaseException): pass\nraise Odd('never')")
     module("fairlane_test_syntax", "def f(:")
     module("fairlane_test_arity", "def f(): pass")
     with pytest.raises(HandlerNotFound, match=sentence):
