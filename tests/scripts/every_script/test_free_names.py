@@ -18,7 +18,7 @@ LUA = {"error", "ipairs", "math", "pairs", "pcall", "string", "table", "tonumber
 ALLOWED = SERVER | LUA | {"type", "unpack"}
 QUEUE = {"active", "completed", "conf", "firing", "loads", "logged", "ticks"}
 TENANTS = {"tenants", "turns"}
-UNIT = {"lanes", "taken", "place", "op", "ttl"}  # where it takes tokens, and what it notes
+UNIT = {"lanes", "taken", "op", "ttl"}  # where it takes tokens, and what it notes
 FREE = {  # what a library takes from the script that includes it, which all of them name the same
     "lib/queue.lua": QUEUE,
     "lib/turns.lua": TENANTS,
