@@ -58,8 +58,8 @@ dispatch_now(follow_ups, now)
 local tokens, from_lane = pop_noted(places, want)
 local share = 1
 if #places == 1 and #tokens > 1 then
-  shared = "1"
-  share = measured == 0 and 1 or math.max(1, count_measured(tokens, size_of))
+  local sized = measured == 0 and 1 or math.max(1, count_measured(tokens, size_of))
+  shared, share = "1", sized
 end
 local acquired, alone = {}, {}
 for i, token in ipairs(tokens) do
