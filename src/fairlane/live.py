@@ -80,8 +80,12 @@ class SharedDemand:
         age_s = clock.mono_s() - self._read_at
         if self._last is None or age_s > OLDEST_S:
             return DemandNow(found, 0.0)
-        last = replace(self._last, is_paused=found.is_paused)
-        return DemandNow(replace(last, demand=0) if found.is_paused else last, age_s)
+        is_paused = found.is_paused
+        backlog = replace(self._last.backlog, is_paused=is_paused)
+        last = replace(self._last, is_paused=is_paused, backlog=backlog)
+        if is_paused:
+            last = replace(last, demand=0, backlog=replace(backlog, empty_ms=None))
+        return DemandNow(last, age_s)
 
     async def _walk_on(self) -> None:
         """Walks while there are calls; the pauses are longer than the walks."""

@@ -119,6 +119,12 @@ def outcome_words(outcome: str, dead: int) -> str:
     return f"done, {dead:,} dead" if outcome == "partly_failed" else outcome
 
 
+def ending_words(state: str, done: int, dead: int) -> str:
+    """Returns a state as it is shown: how the request came out, if it has ended."""
+    outcome = outcome_of(state, done, dead)
+    return outcome_words(outcome, dead) if outcome else state
+
+
 class RequestFilters(TypedDict, total=False):
     """What a list of requests shows; each keyword may be left out, and then excludes nothing.
 

@@ -12,8 +12,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from fairlane.common.text import format_duration
-from fairlane.model import ENDED_STATES, outcome_of, outcome_words
+from fairlane.common.text import figure, format_duration
+from fairlane.model import ENDED_STATES, ending_words, outcome_of, outcome_words
 
 if TYPE_CHECKING:
     from fairlane.errors import FairlaneError
@@ -66,7 +66,7 @@ class RequestCounts:
     @property
     def shown_state(self) -> str:
         """Returns the outcome in words: `failed`, `done, 57 dead`; the state until the end."""
-        return outcome_words(self.outcome, self.dead) if self.outcome else self.state
+        return ending_words(self.state, self.done, self.dead)
 
     @property
     def ended(self) -> bool:
@@ -277,6 +277,9 @@ class WorkerPage:
     more: int
 
 
+_IDLE = "nothing works on them now"
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QueueBacklog:
     """How much waits in a queue, and how fast it goes.
@@ -284,17 +287,20 @@ class QueueBacklog:
     `waiting` sub-requests wait for their first delivery, by priority in `lanes`. In a second
     `came_per_s` came, by the last minute, and `done_per_s` are finished, by the pace that workers
     report. `grows_per_s` is the difference; it is negative if the queue shrinks. At this pace the
-    queue is empty in `empty_ms`; None: it grows, or nothing works on it. Unless `is_exact`, a part
-    of the requests was read: `waiting` is an estimate, and `lanes` has what was read.
+    queue is empty in `empty_ms`; None: it grows, is paused, or nothing works on it. Unless
+    `is_exact`, a part of the requests was read, and `waiting` and `lanes` are an estimate. What is
+    not known is None: what came, unless all was read and the endings of some seconds; and what is
+    finished, if this user of Redis may not read the workers.
     """
 
     waiting: int
     empty_ms: int | None
-    grows_per_s: float
-    came_per_s: float
-    done_per_s: float
+    grows_per_s: float | None
+    came_per_s: float | None
+    done_per_s: float | None
     lanes: dict[int, int]
     is_exact: bool
+    is_paused: bool
 
     @property
     def count(self) -> str:
@@ -303,24 +309,24 @@ class QueueBacklog:
 
     @property
     def trend(self) -> str:
-        """Returns the trend in words; "" if nothing waits."""
-        if not self.waiting:
-            return ""
+        """Returns the trend in words; "" if nothing waits, or the trend is not known."""
+        if self.is_paused or not self.waiting:
+            return "paused" if self.waiting else ""
+        if self.grows_per_s is None or self.done_per_s is None:
+            return _IDLE if self.done_per_s == 0 else ""
+        pace = f"{figure(self.done_per_s)}/s are finished"
         if self.empty_ms is not None:
-            pace = f"{self.done_per_s:,.3g}/s are finished"
-            came = f", {self.came_per_s:,.3g}/s come" if self.came_per_s else ""
-            return f"empty in {format_duration(_rounded(self.empty_ms))}: {pace}{came}"
-        if self.done_per_s and not self.grows_per_s:
-            return f"stays as it is: {self.done_per_s:,.3g}/s are finished, as many come"
+            came = f", {figure(self.came_per_s)}/s come" if self.came_per_s else ""
+            return f"empty in {_about(self.empty_ms)}: {pace}{came}"
         if self.grows_per_s > 0:
-            return f"grows by {self.grows_per_s:,.3g}/s: {self.done_per_s:,.3g}/s are finished"
-        return "nothing works on them now"
+            return f"grows by {figure(self.grows_per_s)}/s: {pace}"
+        return f"stays as it is: {pace}, as many come" if self.done_per_s else _IDLE
 
 
-def _rounded(ms: int) -> int:
-    """Returns a length of time without its smaller units, because it is an estimate."""
-    unit = next((size for size in (3_600_000, 60_000, 1_000) if ms >= 2 * size), 1)
-    return max(1, round(ms / unit)) * unit
+def _about(ms: int) -> str:
+    """Returns a length of time in its largest unit, because it is an estimate."""
+    unit = next((size for size in (3_600_000, 60_000, 1_000) if ms >= 2 * size), None)
+    return "less than 2 s" if unit is None else format_duration(round(ms / unit) * unit)
 
 
 @dataclass(frozen=True, slots=True)

@@ -489,4 +489,5 @@ def describe(now: Progress, rate: float | None) -> str:
         has_eta = rate and now.state == "active" and not now.is_open
         parts += [f"ETA {eta(now.left, rate)}"] if has_eta else []
         parts.append(f"permits {now.held}/{now.limit}")
-    return f"request {now.id} {now.shown_state}: {', '.join(parts)}"
+    word = now.state if now.outcome == "partly_failed" else now.shown_state
+    return f"request {now.id} {word}: {', '.join(parts)}"

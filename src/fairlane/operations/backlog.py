@@ -1,14 +1,16 @@
 """How much waits in a queue, and when it is empty: sub-requests, by lane, and how fast they go.
 
-What comes and what goes is not counted anywhere, because that would cost each call. So it is found
-from what a question about the queue reads anyway: when requests were submitted, and the pace that
-workers report.
+What comes and what goes is not counted anywhere, because that would cost each call of a worker. So
+a question about the queue finds it: from when requests were submitted, the last endings, and the
+pace that workers report.
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
+from fairlane.errors import FairlaneError
+from fairlane.operations.find import list_workers
 from fairlane.operations.request_state import completion
 from fairlane.protocol import keys
 from fairlane.protocol.steps import Command
@@ -21,6 +23,7 @@ if TYPE_CHECKING:
 
 _OVER_MS = 60_000  # what was submitted in the last minute says how fast more comes
 _PARTS = 3  # of that time
+_LEAST_MS = 3_000  # in a shorter time, chance says what came
 _MOST_ENDED = 100  # endings that are read
 
 
@@ -43,42 +46,63 @@ def endings_of(queue: str, reply: Iterable[tuple[bytes, object]]) -> list[Comple
     return [completion(queue, *entry) for entry in reply]
 
 
+async def workers_of(queue: str) -> list[WorkerState] | None:
+    """Returns the workers for `backlog_of`; None if they cannot be read: what waits still can."""
+    try:
+        return (await list_workers(queue)).workers
+    except FairlaneError:
+        return None
+
+
 def backlog_of(
     rows: Sequence[WaitingRow],
     unfinished: int,
     ended: Sequence[Completion],
-    workers: Iterable[WorkerState],
+    workers: Iterable[WorkerState] | None,
     now_ms: int,
+    *,
+    is_paused: bool,
+    away: int = 0,
 ) -> QueueBacklog:
-    """Returns how much waits in a queue, of which `rows` were read of `unfinished` requests.
+    """Returns how much waits in a queue, whose `active` has `unfinished` entries.
 
-    Requests that were not read count as those that were read do on average.
+    Of these, `rows` were read, and `away` others that are no requests with work: announced ones,
+    and ended ones that are not retired yet. Entries that were not read count as those that were
+    read do on average. But the newest may all be among them, so then nothing says what came.
+    `workers` None: they are not known.
     """
-    lanes: dict[int, int] = {}
+    looked_at = len(rows) + away
+    is_exact = looked_at >= unfinished
+    counts: dict[int, int] = {}
     for row in rows:
         if row.waiting:
-            lanes[row.priority] = lanes.get(row.priority, 0) + row.waiting
+            counts[row.priority] = counts.get(row.priority, 0) + row.waiting
+    share = 1.0 if is_exact else unfinished / max(1, looked_at)
+    lanes = {lane: round(count * share) for lane, count in sorted(counts.items())}
     waiting = sum(lanes.values())
-    is_exact = len(rows) >= unfinished
-    if not is_exact and rows:
-        waiting = round(waiting * unfinished / len(rows))
-    done_per_s = sum(map(_pace_of, workers))
-    came_per_s = _came_per_s(rows, ended, now_ms)
-    grows_per_s = came_per_s - done_per_s
-    empty_ms = None
-    if not waiting:
+    done_per_s = None if workers is None else sum(map(_pace_of, workers))
+    came_per_s = _came_per_s(rows, ended, now_ms) if is_exact else None
+    grows_per_s = empty_ms = None
+    if came_per_s is not None and done_per_s is not None:
+        grows_per_s = came_per_s - done_per_s
+    if is_exact and not waiting:
         empty_ms = 0
-    elif grows_per_s < 0:
+    elif grows_per_s is not None and grows_per_s < 0 and not is_paused:
         empty_ms = round(1000 * waiting / -grows_per_s)
     return QueueBacklog(
         waiting=waiting,
         empty_ms=empty_ms,
-        grows_per_s=round(grows_per_s, 3),
-        came_per_s=round(came_per_s, 3),
-        done_per_s=round(done_per_s, 3),
-        lanes=dict(sorted(lanes.items())),
+        grows_per_s=_to_thousandths(grows_per_s),
+        came_per_s=_to_thousandths(came_per_s),
+        done_per_s=_to_thousandths(done_per_s),
+        lanes=lanes,
         is_exact=is_exact,
+        is_paused=is_paused,
     )
+
+
+def _to_thousandths(per_s: float | None) -> float | None:
+    return None if per_s is None else round(per_s, 3)
 
 
 def _pace_of(worker: WorkerState) -> float:
@@ -88,15 +112,20 @@ def _pace_of(worker: WorkerState) -> float:
     return (worker.per_s or 0.0) * min(1.0, worker.leases / worker.units)
 
 
-def _came_per_s(rows: Iterable[WaitingRow], ended: Sequence[Completion], now_ms: int) -> float:
+def _came_per_s(
+    rows: Iterable[WaitingRow], ended: Sequence[Completion], now_ms: int
+) -> float | None:
     """Returns how many sub-requests come in a second, by the last minute.
 
     The minute has three parts, and the least of them counts. So a single large request, which is
-    over when it was submitted, is no trend.
+    over when it was submitted, is no trend. If the log was read for a shorter time, that counts;
+    None if it is too short.
     """
     over_ms = _OVER_MS
-    if len(ended) == _MOST_ENDED:  # the log was read for a shorter time
-        over_ms = max(1_000, min(over_ms, now_ms - ended[-1].ended_ms))
+    if len(ended) == _MOST_ENDED:
+        over_ms = min(over_ms, now_ms - ended[-1].ended_ms)
+    if over_ms < _LEAST_MS:
+        return None
     parts = [0] * _PARTS
     totals = [(row.submitted_ms, row.total) for row in rows]
     totals += [(one.submitted_ms, one.total) for one in ended]

@@ -16,12 +16,12 @@ from fairlane.errors import (
     RequestNotFound,
     not_found,
 )
-from fairlane.model import ENDED, OUTCOMES, RUNNING, DeadChoice
+from fairlane.model import ENDED, OUTCOMES, RUNNING, DeadChoice, ending_words
 from fairlane.operations.create import seen_to_exist
 from fairlane.operations.dead_letters import drop_dead, requeue_dead
 from fairlane.operations.find import RequestFilter, filter_of, unfinished
 from fairlane.operations.rates import NewRate, check_rate, no_rate, set_rates
-from fairlane.operations.request_state import completion
+from fairlane.operations.request_state import completion, how_it_ended
 from fairlane.operations.tokens import count_stop, follow_up, reschedule_active, retire_all
 from fairlane.operations.workers import glances
 from fairlane.options import check_option, check_option_names, read_option
@@ -180,8 +180,8 @@ async def _change(request_id: str, call: Call[AnyReply], change: str) -> AnyRepl
     if calls := follow_up(stored.decode(), (request_id, reply)):
         await Batch(calls)
     if reply.is_ended:
-        state = reply.summary.state.decode()
-        raise RequestEnded(f"request {request_id} has ended ({state}): it cannot be {change}")
+        shown = how_it_ended(reply.summary)
+        raise RequestEnded(f"request {request_id} has ended ({shown}): it cannot be {change}")
     return reply
 
 
@@ -367,9 +367,10 @@ async def set_one(request_id: str, change: Change) -> None:
     for error in report.failed.values():
         raise error
     if report.ended:
-        (state,) = await read(request_id, "state")
+        state, done, dead = await read(request_id, "state", "done", "dead")
+        shown = ending_words(state, int(done or 0), int(dead or 0))
         why = (
-            f"has ended ({state})" if state in ENDED else "is being cancelled or past its deadline"
+            f"has ended ({shown})" if state in ENDED else "is being cancelled or past its deadline"
         )
         raise RequestEnded(f"request {request_id} {why}: it cannot be changed")
 

@@ -11,9 +11,14 @@ from fairlane.common.rate import parse_rates
 from fairlane.common.text import format_duration
 from fairlane.errors import FairlaneError, InvalidArgument, not_found
 from fairlane.model import ENDED_STATES
-from fairlane.operations.backlog import WaitingRow, backlog_of, endings_of, newest_ended
+from fairlane.operations.backlog import (
+    WaitingRow,
+    backlog_of,
+    endings_of,
+    newest_ended,
+    workers_of,
+)
 from fairlane.operations.completion import is_place, parse_results
-from fairlane.operations.find import list_workers
 from fairlane.operations.lives import NEVER_MS, Life, find_circles, read_lives, waiting_lives
 from fairlane.operations.pause import QueuePause, read_until
 from fairlane.operations.rates import opens, parse_queue_rate
@@ -657,7 +662,8 @@ async def demand(queue: str) -> Demand:
     more = bounded(more, home.rate)
     is_paused, now_ms = home.pause.is_paused, home.pause.now_ms
     newest = endings_of(queue, await newest_ended(queue))
-    backlog = backlog_of(rows, count, newest, (await list_workers(queue)).workers, now_ms)
+    workers = await workers_of(queue)
+    backlog = backlog_of(rows, count, newest, workers, now_ms, is_paused=is_paused)
     more = 0 if is_paused else more
     return Demand(queue, backlog, more, held, count, is_paused, is_exact=True)
 

@@ -182,10 +182,14 @@ _FIELDS = (*FIELDS, "cancelled", "tenant", "tags")
 
 
 class Sample(NamedTuple):
-    """The requests that were read: their counts, and the fields for their demand."""
+    """The requests that were read: their counts, and the fields for their demand.
+
+    `away` entries of `active` were read, too, and are no requests with work.
+    """
 
     requests: list[RequestCounts]
     fields: list[OpenFields]
+    away: int
 
 
 async def read_took(queue: str, workers: Sequence[WorkerState]) -> dict[str, list[str]]:
@@ -210,10 +214,12 @@ async def read_sample(
     listed = [name.decode("utf-8", "replace") for name in names]
     taken = [name for row in took.values() for name in row][:most]
     waiting = [] if is_all else tokens.request_ids()[:most]
-    return await _read(queue, list(dict.fromkeys([*listed, *taken, *waiting])))
+    requests, fields = await _read(queue, list(dict.fromkeys([*listed, *taken, *waiting])))
+    away = len({*listed}.difference(one.id for one in requests))
+    return Sample(requests, fields, away)
 
 
-async def _read(queue: str, ids: Sequence[str]) -> Sample:
+async def _read(queue: str, ids: Sequence[str]) -> tuple[list[RequestCounts], list[OpenFields]]:
     rows = await run_all([hmget(name, *_FIELDS) for name in ids])
     found = []
     for name, row in zip(ids, rows, strict=True):
@@ -224,7 +230,7 @@ async def _read(queue: str, ids: Sequence[str]) -> Sample:
     held = await run_all([Command(b"ZCARD", keys.leases(name)) for name, _ in found])
     both = [(name, fields, count) for (name, fields), count in zip(found, held, strict=True)]
     requests = sorted(map(_request, both), key=lambda one: (one.priority, one.submitted_ms))
-    return Sample(requests, both)
+    return requests, both
 
 
 def _request(row: OpenFields) -> RequestCounts:
@@ -360,7 +366,11 @@ async def snapshot(queue: str) -> Snapshot:
         for one in sample.requests
     ]
     last = endings_of(queue, newest)
-    backlog = backlog_of(rows, unfinished, last, page.workers, pause.now_ms)
+    backlog = backlog_of(
+        *(rows, unfinished, last, page.workers, pause.now_ms),
+        is_paused=pause.is_paused,
+        away=sample.away,
+    )
     counts = (sum(lanes.values()), totals.held, unfinished)
     demand = Demand(queue, backlog, *counts, pause.is_paused, is_exact)
     demand = await _demand(demand, sample, pause.now_ms, rate)

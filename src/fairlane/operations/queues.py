@@ -14,7 +14,13 @@ from typing import Any
 from fairlane.errors import FairlaneError, RedisUnreachable
 from fairlane.model import ENDED
 from fairlane.operations import tokens as backlog
-from fairlane.operations.backlog import WaitingRow, backlog_of, endings_of, newest_ended
+from fairlane.operations.backlog import (
+    WaitingRow,
+    backlog_of,
+    endings_of,
+    newest_ended,
+    workers_of,
+)
 from fairlane.operations.find import (
     invalid_cursor,
     is_number,
@@ -134,7 +140,7 @@ async def _summaries(node: Any, names: list[str]) -> list[QueueSummary]:
         tokens = await _tokens(name, served(present or b"", left or b""))
         shards = Shards.of(present or b"").numbers
         pause = QueuePause(read_until(until), now_ms)
-        waits, dead = await _inside(name, newest, active, requests, now_ms)
+        waits, dead = await _inside(name, newest, active, requests, pause)
         found.append(
             QueueSummary(
                 *(name, waits, tokens, requests, workers, ended, shards),
@@ -145,7 +151,7 @@ async def _summaries(node: Any, names: list[str]) -> list[QueueSummary]:
 
 
 async def _inside(
-    name: str, newest: list[Any], active: list[bytes], unfinished: int, now_ms: int
+    name: str, newest: list[Any], active: list[bytes], unfinished: int, pause: QueuePause
 ) -> tuple[QueueBacklog | None, int | None]:
     """Returns what waits, and the dead of these endings and of these entries of `active`."""
     ids = [one.decode("utf-8", "replace") for one in active]
@@ -165,8 +171,12 @@ async def _inside(
         rows.append(WaitingRow(*more))
     kept = await run_each([Command(b"XLEN", keys.dead(one)) for one in dict.fromkeys(having)])
     count = None if any(isinstance(one, FairlaneError) for one in kept) else sum(kept)
-    workers = (await list_workers(name)).workers
-    return backlog_of(rows, unfinished - away, ended, workers, now_ms), count
+    waits = backlog_of(
+        *(rows, unfinished, ended, await workers_of(name), pause.now_ms),
+        is_paused=pause.is_paused,
+        away=away,
+    )
+    return waits, count
 
 
 def _counts(name: str, now_ms: int) -> list[Command]:
@@ -259,12 +269,17 @@ async def queue_status(queue: str, max_requests: int = 1000) -> QueueStatus:
     requests = counts[:max_requests]
     rows = [WaitingRow(one.priority, one.waiting, one.total, one.submitted_ms) for one in counts]
     workers = (await list_workers(queue)).workers
-    waits_now = backlog_of(rows, active, endings_of(queue, newest), workers, now_ms)
+    max_waiting, waits, until, text = bound
+    pause = QueuePause(read_until(until), now_ms)
+    away = len({name.decode("utf-8", "replace") for name in names} - {one.id for one in urgent})
+    waits_now = backlog_of(
+        *(rows, active, endings_of(queue, newest), workers, now_ms),
+        is_paused=pause.is_paused,
+        away=away,
+    )
     stale = await backlog.count_stale(queue, tokens)
     lanes, delayed = backlog.without_stale(tokens.counts, stale)
-    max_waiting, waits, until, text = bound
     rate = parse_queue_rate(queue, text)
-    pause = QueuePause(read_until(until), now_ms)
     return QueueStatus(
         queue=queue,
         backlog=waits_now,

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from tests.cli.program import Program
 
 LINE = (
-    r"\d+-\d+  \d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ  done, 1 dead  one  1 done, 1 dead of 2 in "
+    r"\d+-\d+  \d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ  done  one  1 done, 1 dead of 2 in "
     r"(\d+s|\d+ ms)\n"
 )
 

@@ -31,6 +31,7 @@ def test_json_has_what_a_scaler_reads(program: Program):
             "done_per_s": 0.0,
             "lanes": {"5": 100},
             "is_exact": True,
+            "is_paused": False,
         },
         "demand": 4,
         "held": 0,

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
 NOW_MS = 1_800_000_000_000
-NO_BACKLOG = backlog_of([], 0, [], [], NOW_MS)
+NO_BACKLOG = backlog_of([], 0, [], [], NOW_MS, is_paused=False)
 
 
 def measured(done: int, waited_ms: int = 10, ran_us: int = 500, failed: int = 0) -> Measured:
@@ -69,7 +69,7 @@ def snapshot_of(
     held = sum(one.held for one in requests)
     tokens = sum(lane.tokens for lane in lanes.values())
     rows = [WaitingRow(one.priority, one.waiting, one.total, one.submitted_ms) for one in requests]
-    backlog = backlog_of(rows, len(rows), [], workers, NOW_MS)
+    backlog = backlog_of(rows, len(rows), [], workers, NOW_MS, is_paused=False)
     usual: dict[str, Any] = {
         "queue": "req", "backlog": backlog,
         "now_ms": NOW_MS + round(1000 * after_s), "is_paused": False,

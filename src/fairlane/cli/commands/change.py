@@ -345,7 +345,6 @@ def cancel(reason: str, **given: Any) -> int:
 
 
 def _cancel(wish: Wish, request_id: str, reason: str) -> int:
-
     with open_request(wish.redis, wish.queue, request_id) as request:
         before = request.progress()
         request.cancel(reason)
@@ -355,7 +354,7 @@ def _cancel(wish: Wish, request_id: str, reason: str) -> int:
     if wish.as_json:
         write_json(progress)
     else:
-        write_line(progress.state)
+        write_line(progress.shown_state)
     return 0
 
 

@@ -32,7 +32,7 @@ export function badge(state, text = state) {
 /** Returns the state that people ask for: how a request or a run came out; an active one works, or waits for a worker. */
 export const stateOf = (one) => one.outcome ?? (one.state === "active" ? (one.held ? "working" : "waiting") : one.state);
 
-/** Returns the badge of a request or a run: `done, 57 dead` if some sub-requests are dead. */
+/** Returns the badge of a request or a run: `done, 57 dead` if some sub-requests are dead. It has the words of outcome_words (model.py). */
 export const stateBadge = (one, state = stateOf(one), dead = one.dead) =>
   badge(state, state === "partly_failed" ? `done, ${number(dead)} dead` : state);
 

@@ -84,11 +84,20 @@ function figuresOf(last, now) {
 }
 
 /** Returns the trend in words: when the queue is empty at this pace, or that it grows; and the lanes. */
-function trendOf({ waiting, empty_ms: emptyMs, grows_per_s: grows, lanes }) {
-  if (!waiting) return "nothing waits";
-  const words = emptyMs !== null ? `empty in ${span(emptyMs)} at this pace` : grows > 0 ? el("span", { class: "bad" }, `grows by ${small(grows)}/s`) : "nothing works on them now";
+function trendOf({ waiting, lanes, ...pace }) {
+  if (!waiting) return pace.is_exact ? "nothing waits" : null;
+  const words = wordsOf(pace);
   const shown = Object.entries(lanes).slice(0, 3).map(([lane, count]) => `${compact(count)} in lane ${lane}`);
-  return [words, el("br"), shown.join(", "), Object.keys(lanes).length > 3 && ", …"];
+  return [words && [words, el("br")], shown.join(", "), Object.keys(lanes).length > 3 && ", …"];
+}
+
+/** Returns the words of QueueBacklog.trend (records.py) without the paces; null if the trend is not known. */
+function wordsOf({ empty_ms: emptyMs, grows_per_s: grows, done_per_s: done, is_paused: isPaused }) {
+  if (isPaused) return "paused";
+  if (emptyMs !== null) return `empty in ${span(emptyMs)} at this pace`;
+  if (grows > 0) return el("span", { class: "bad" }, `grows by ${small(grows)}/s`);
+  if (done === 0) return "nothing works on them now";
+  return grows === null ? null : "stays as it is";
 }
 
 function wordOf(one) {

@@ -5,7 +5,7 @@ import { el, show } from "../../parts/dom.js";
 import { clock, counted, now, number, when } from "../../parts/format.js";
 import { actionText } from "./trail.js";
 
-const ENDED = { done: "Done", partly_failed: "Done in part", failed: "Failed", cancelled: "Cancelled" };
+const ENDED = { done: "Done", partly_failed: "Done", failed: "Failed", cancelled: "Cancelled" };
 const MOST = 500; // entries of the trail that are searched
 
 export function historyPanel({ id, context }) {
