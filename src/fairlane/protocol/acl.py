@@ -101,8 +101,8 @@ ROLES = {
         ),
         _words(
             "exists get getbit getrange hdel hexists hget hgetall hincrby hlen hmget hscan hset"
-            " llen lpos lrange pexpire pttl scan set time unlink xinfo|groups xlen xrange xtrim"
-            " zcard zcount zrange zrangebylex zrem zscan zscore"
+            " llen lpos lrange pexpire pttl scan set time unlink xinfo|groups xlen xrange xrevrange"
+            " xtrim zcard zcount zrange zrangebylex zrem zscan zscore"
         )
         | CALL
         | CONFIRM
