@@ -22,7 +22,15 @@ _WIDTH, _HEIGHT, _GAP, _LEVEL, _MARGIN = 224, 92, 24, 148, 24
 _TOP = 64  # below the title
 _SHOWN = 26  # characters of a line in a box; the whole text is its tooltip
 _LETTER = {"title": 9.5, "name": 9, "": 8, "soft": 7}  # a wide letter of each kind of text
-_MARKS = {"done": "✓", "cancelled": "✕", "cancelling": "✕", "paused": "❚❚", "active": "▶"}
+_MARKS = {
+    "done": "✓",
+    "partly_failed": "!",
+    "failed": "✕",
+    "cancelled": "✕",
+    "cancelling": "✕",
+    "paused": "❚❚",
+    "active": "▶",
+}
 _ROLES = {"dead": "dead → ", "branch": "branch: ", "chosen": "chosen: ", "join": "joins: "}
 _ROLES["merge"] = "merges: "
 _XML = "http://www.w3.org/2000/svg"
@@ -32,9 +40,10 @@ _ARROW = (
 )
 _STYLE = """
 svg { color-scheme: light dark; --page: #ffffff; --text: #1f2933; --soft: #52606d; --box: #f5f7fa;
-  --edge: #7b8794; --done: #00796b; --dead: #b3261e; --bar: #d9e2ec; }
+  --edge: #7b8794; --done: #00796b; --dead: #b3261e; --warn: #8f5600; --bar: #d9e2ec; }
 @media (prefers-color-scheme: dark) { svg { --page: #15191e; --text: #e8edf2; --soft: #a7b3bf;
-  --box: #222a32; --edge: #8795a1; --done: #4db6ac; --dead: #ff8a80; --bar: #3b4651; } }
+  --box: #222a32; --edge: #8795a1; --done: #4db6ac; --dead: #ff8a80;
+  --warn: #f0b450; --bar: #3b4651; } }
 .page { fill: var(--page); }
 text { font: 13px ui-sans-serif, system-ui, sans-serif; fill: var(--text); }
 .title { font-size: 16px; font-weight: 600; }
@@ -42,7 +51,8 @@ text { font: 13px ui-sans-serif, system-ui, sans-serif; fill: var(--text); }
 .soft { font-size: 12px; fill: var(--soft); }
 .box { fill: var(--box); stroke: var(--edge); stroke-width: 1.5; }
 .done { stroke: var(--done); }
-.cancelled, .cancelling { stroke: var(--dead); }
+.cancelled, .cancelling, .failed { stroke: var(--dead); }
+.partly_failed { stroke: var(--warn); }
 .undo { stroke-dasharray: 6 4; }
 .bar { fill: var(--bar); }
 .bar-done { fill: var(--done); }
@@ -72,7 +82,7 @@ def svg(run: FlowProgress) -> str:
     width = max(2 * _MARGIN + most * _WIDTH + (most - 1) * _GAP, 480)
     height = _TOP + max(1, len(rows)) * _LEVEL - (_LEVEL - _HEIGHT) + _MARGIN
     boxes = _placed(rows, width)
-    title = f"flow {run.flow}, run {run.id}: {run.state}"
+    title = f"flow {run.flow}, run {run.id}: {run.shown_state}"
     size = f'viewBox="0 0 {width:g} {height:g}" width="{width:g}" height="{height:g}"'
     parts = [
         f'<svg xmlns="{_XML}" {size} role="img" aria-label={_quoted(title)}>',
@@ -126,12 +136,13 @@ def _lines(boxes: dict[str, _Box]) -> Iterator[str]:
 def _drawn(box: _Box) -> Iterator[str]:
     """Yields one step: its name, its request and queue, its state, its counts, and a bar."""
     step, now, x, y = box.step, box.step.progress, box.x, box.y
-    state = "submitting" if now.is_open and now.state == "active" else now.state
-    mark = _MARKS.get(now.state, "")
+    state = "submitting" if now.is_open and now.state == "active" else now.shown_state
+    word = now.outcome or now.state
+    mark = _MARKS.get(word, "")
     counts = f"{now.done:,} done, {now.dead:,} dead, {now.total:,} in all"
     role = _ROLES.get(step.gets, "")
     whole = f"{role}{step.step}: {state}; {counts}; queue {now.queue}, request {now.id}"
-    kind = f"box {now.state}" if now.state in _MARKS else "box"
+    kind = f"box {word}" if word in _MARKS else "box"
     kind = "box undo" if step.is_compensating else kind
     yield f"<g><title>{_text(whole)}</title>"
     size = f'width="{_WIDTH}" height="{_HEIGHT}"'

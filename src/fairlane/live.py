@@ -80,8 +80,12 @@ class SharedDemand:
         age_s = clock.mono_s() - self._read_at
         if self._last is None or age_s > OLDEST_S:
             return DemandNow(found, 0.0)
-        last = replace(self._last, is_paused=found.is_paused)
-        return DemandNow(replace(last, demand=0) if found.is_paused else last, age_s)
+        is_paused = found.is_paused
+        backlog = replace(self._last.backlog, is_paused=is_paused)
+        last = replace(self._last, is_paused=is_paused, backlog=backlog)
+        if is_paused:
+            last = replace(last, demand=0, backlog=replace(backlog, empty_ms=None))
+        return DemandNow(last, age_s)
 
     async def _walk_on(self) -> None:
         """Walks while there are calls; the pauses are longer than the walks."""
@@ -153,13 +157,15 @@ class Share:
 class Frame:
     """A queue at one moment, as history keeps it. `number` grows by one with each frame.
 
-    `lanes` is priority -> tokens that wait, `held_by_lane` priority -> leases. `tenants` is tenant
-    -> leases. `units` is how many calls the workers make concurrently, `held` their leases.
+    `waiting` is that of its backlog. `lanes` is priority -> tokens that wait, `held_by_lane`
+    priority -> leases. `tenants` is tenant -> leases. `units` is how many calls the workers make
+    concurrently, `held` their leases.
     """
 
     number: int
     at_ms: int
     rates: Rates
+    waiting: int
     oldest_ms: int
     unfinished: int
     demand: int
@@ -215,6 +221,7 @@ def frame_of(number: int, found: Snapshot, rates: Rates) -> Frame:
         number=number,
         at_ms=found.now_ms,
         rates=rates,
+        waiting=found.backlog.waiting,
         oldest_ms=max(0, found.now_ms - found.oldest.submitted_ms) if found.oldest else 0,
         unfinished=found.unfinished,
         demand=found.demand.demand,

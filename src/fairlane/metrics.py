@@ -92,6 +92,9 @@ UNFINISHED = _queue("unfinished", "Requests that have not ended.")
 DELAYED = _queue("delayed", "Tokens that are due later.")
 REQUESTS = _queue("requests", "Unfinished requests that were read, by state.", "state")
 WAITING = _queue("waiting", "Sub-requests that wait for their first delivery.", "band")
+GROWTH = _queue(
+    "growth", "By how much the waiting sub-requests grow in a second; < 0: they shrink."
+)
 RUNNING = _queue("running", "Leases that workers hold.", "band")
 READY = _queue("ready", "Tokens in the lanes: leases that workers could take.", "band")
 DEAD = _queue("dead", "Dead sub-requests of unfinished requests.", "band")
@@ -111,8 +114,21 @@ MEMORY_LIMIT = Metric(
     "fairlane_redis_memory_limit_bytes", "gauge", "maxmemory of a primary; 0 = none.", ("node",)
 )
 QUEUE = (
-    *(DEMAND, WANTED, UP, EXACT, PAUSED, UNFINISHED, DELAYED, REQUESTS, WAITING, RUNNING, READY),
-    *(DEAD, OLDEST, WORKERS, UNITS, WAITED, RAN, FAILED, TIMEOUTS, MEMORY, MEMORY_LIMIT),
+    *(DEMAND, WANTED, UP, EXACT, PAUSED, UNFINISHED, DELAYED, REQUESTS, WAITING, GROWTH),
+    *(
+        RUNNING,
+        READY,
+        DEAD,
+        OLDEST,
+        WORKERS,
+        UNITS,
+        WAITED,
+        RAN,
+        FAILED,
+        TIMEOUTS,
+        MEMORY,
+        MEMORY_LIMIT,
+    ),
 )
 ALL = (*WORKER.values(), *QUEUE)
 # A program with streams of Spark has these, see fairlane.spark.StreamMetrics.

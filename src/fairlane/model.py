@@ -97,13 +97,43 @@ def result_head(index: bytes, status: bytes, attempt: int, waited_ms: int, ran_u
 RUNNING = ("active", "paused", "cancelling", "expiring")
 ENDED = ("done", "cancelled", "lost")
 STATE_GROUPS = {"running": RUNNING, "ended": ENDED}  # words for several states
+# Outcomes that are no states, and the state of such a request. A filter takes both words.
+OUTCOMES = {"failed": "done", "partly_failed": "done"}
+ENDINGS = ("done", *OUTCOMES, "cancelled")  # what a webhook may ask for
+_OUTCOME_ORDER = ("failed", "partly_failed", *ENDED)  # of a list that is sorted by state
+STATE_ORDER = (*RUNNING, *_OUTCOME_ORDER)
+
+
+def outcome_of(state: str, done: int, dead: int) -> str | None:
+    """Returns how a request in this state came out: a word for people; None until it has ended.
+
+    It is `failed` if sub-requests are dead and none is done, `partly_failed` if some are dead and
+    some are done, otherwise the state. Dead sub-requests that were dropped still count.
+    """
+    if state != "done":
+        return state if state in ENDED else None
+    if not dead:
+        return "done"
+    return "partly_failed" if done else "failed"
+
+
+def outcome_words(outcome: str, dead: int) -> str:
+    """Returns an outcome as it is shown: `failed`, or `done, 57 dead` for `partly_failed`."""
+    return f"done, {dead:,} dead" if outcome == "partly_failed" else outcome
+
+
+def ending_words(state: str, done: int, dead: int) -> str:
+    """Returns a state as it is shown: how the request came out, if it has ended."""
+    outcome = outcome_of(state, done, dead)
+    return outcome_words(outcome, dead) if outcome else state
 
 
 class RequestFilters(TypedDict, total=False):
     """What a list of requests shows; each keyword may be left out, and then excludes nothing.
 
     `states` are active, paused, cancelling, expiring, done, cancelled and lost, or the words
-    running and ended for several of them. `priorities` are 0 to 99. `id_prefix` is how the id
+    running and ended for several of them. The outcomes failed and partly_failed are words for some
+    of the requests that are done. `priorities` are 0 to 99. `id_prefix` is how the id
     begins. `older_s` and `newer_s` are seconds since the submission: at least, and less than.
     A request is listed if it has all of `tags`, and one of `tenants`. A single state, priority, tag
     or tenant needs no list.

@@ -12,7 +12,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from fairlane.model import ENDED_STATES
+from fairlane.common.text import figure, format_duration
+from fairlane.model import ENDED_STATES, ending_words, outcome_of, outcome_words
 
 if TYPE_CHECKING:
     from fairlane.errors import FairlaneError
@@ -26,6 +27,8 @@ class RequestCounts:
     """Counts of one request at one moment, as a list shows them.
 
     `state` is active, paused, cancelling, expiring (past its deadline), done, cancelled or lost.
+    `outcome` is how it came out: failed (no sub-request is done, some are dead), partly_failed,
+    done, cancelled or lost; None until it has ended.
     `left` sub-requests are neither done, dead nor cancelled; `waiting` of them wait for their first
     delivery. Workers hold `held` of its `limit` permits, which is None if only the log has it.
     Nothing starts before `opens_ms`: it is delayed, a handler asked for a pause, or it waits for
@@ -38,6 +41,7 @@ class RequestCounts:
     id: str
     queue: str
     state: str
+    outcome: str | None = field(init=False)
     priority: int
     total: int
     done: int = 0
@@ -55,6 +59,14 @@ class RequestCounts:
     tags: tuple[str, ...] = ()
     tenant: str | None = None
     log_id: str | None = None
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "outcome", outcome_of(self.state, self.done, self.dead))
+
+    @property
+    def shown_state(self) -> str:
+        """Returns the outcome in words: `failed`, `done, 57 dead`; the state until the end."""
+        return ending_words(self.state, self.done, self.dead)
 
     @property
     def ended(self) -> bool:
@@ -296,18 +308,72 @@ class WorkerPage:
     more: int
 
 
+_IDLE = "nothing works on them now"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class QueueBacklog:
+    """How much waits in a queue, and how fast it goes.
+
+    `waiting` sub-requests wait for their first delivery, by priority in `lanes`. In a second
+    `came_per_s` came, by the last minute, and `done_per_s` are finished, by the pace that workers
+    report. `grows_per_s` is the difference; it is negative if the queue shrinks. At this pace the
+    queue is empty in `empty_ms`; None: it grows, is paused, or nothing works on it. Unless
+    `is_exact`, a part of the requests was read, and `waiting` and `lanes` are an estimate. What is
+    not known is None: what came, unless all was read and the endings of some seconds; and what is
+    finished, if this user of Redis may not read the workers.
+    """
+
+    waiting: int
+    empty_ms: int | None
+    grows_per_s: float | None
+    came_per_s: float | None
+    done_per_s: float | None
+    lanes: dict[int, int]
+    is_exact: bool
+    is_paused: bool
+
+    @property
+    def count(self) -> str:
+        """Returns how many wait, as text: `5,000`, or `about 5,000` if a part was read."""
+        return f"{self.waiting:,}" if self.is_exact else f"about {self.waiting:,}"
+
+    @property
+    def trend(self) -> str:
+        """Returns the trend in words; "" if nothing waits, or the trend is not known."""
+        if self.is_paused or not self.waiting:
+            return "paused" if self.waiting else ""
+        if self.grows_per_s is None or self.done_per_s is None:
+            return _IDLE if self.done_per_s == 0 else ""
+        pace = f"{figure(self.done_per_s)}/s are finished"
+        if self.empty_ms is not None:
+            came = f", {figure(self.came_per_s)}/s come" if self.came_per_s else ""
+            return f"empty in {_about(self.empty_ms)}: {pace}{came}"
+        if self.grows_per_s > 0:
+            return f"grows by {figure(self.grows_per_s)}/s: {pace}"
+        return f"stays as it is: {pace}, as many come" if self.done_per_s else _IDLE
+
+
+def _about(ms: int) -> str:
+    """Returns a length of time in its largest unit, because it is an estimate."""
+    unit = next((size for size in (3_600_000, 60_000, 1_000) if ms >= 2 * size), None)
+    return "less than 2 s" if unit is None else format_duration(round(ms / unit) * unit)
+
+
 @dataclass(frozen=True, slots=True)
 class QueueSummary:
-    """What is in one queue: tokens in its lanes, unfinished requests, live workers, endings.
+    """What is in one queue: what waits, unfinished requests, live workers, endings.
 
-    `waiting` is how many more leases workers could take now; tokens due later are not counted.
-    `dead` are the dead sub-requests of up to 100 unfinished requests and of the last 100 endings.
+    `backlog` is by up to 100 unfinished requests. `tokens` is how many more leases workers could
+    take now; those due later are not counted.
+    `dead` are the dead sub-requests that are kept of these and of the last 100 endings.
     A number is None if this user of Redis may not read it. `paused_until_ms` is by the Redis of
     the queue; None: the queue is not paused, or until it is resumed.
     """
 
     name: str
-    waiting: int | None = None
+    backlog: QueueBacklog | None = None
+    tokens: int | None = None
     requests: int | None = None
     workers: int | None = None
     ended: int | None = None
@@ -319,17 +385,19 @@ class QueueSummary:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QueueStatus:
-    """A queue now: tokens by lane, workers, and its most urgent unfinished requests.
+    """A queue now: what waits, workers, its most urgent unfinished requests, tokens by lane.
 
     `requests` are the 1,000 most urgent ones among those of the first tokens and the first entries
     of `active`, and `states` counts them; `more` is how many others are unfinished. `lanes` and
     `delayed` leave out stale tokens, which can start nothing; `stale` counts those. `workers` are
     those without a late beat; `beats` is the age of each last beat in ms, until the record expires.
-    `ended` is the length of the completion log. `waiting` is counted only in a queue with a bound,
-    `max_waiting`. `paused_until_ms` None: the queue is not paused, or until it is resumed.
+    `ended` is the length of the completion log. `admitted` sub-requests count for the bound
+    `max_waiting`; None without a bound. `paused_until_ms` None: the queue is not paused, or until
+    it is resumed.
     """
 
     queue: str
+    backlog: QueueBacklog
     lanes: dict[int, int]
     delayed: int
     stale: int
@@ -341,7 +409,7 @@ class QueueStatus:
     more: int
     ended: int
     max_waiting: int | None
-    waiting: int | None
+    admitted: int | None
     is_paused: bool
     paused_until_ms: int | None
     rate: str | None
@@ -428,14 +496,33 @@ class FailureGroup:
     examples: list[DeadExample] = field(default_factory=list)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeadRequest:
+    """A request with dead sub-requests that are kept, because they were not requeued or dropped.
+
+    `kept` of its `dead` sub-requests are left; the others are those of RequestCounts.
+    """
+
+    id: str
+    state: str
+    outcome: str | None
+    total: int
+    dead: int
+    kept: int
+    submitted_ms: int
+
+
 @dataclass(frozen=True, slots=True)
 class QueueErrors:
     """The failures of a queue, those that are most first.
 
+    `requests` are those that have dead sub-requests, at most 1,000; `more_requests` are left out.
     `more` dead sub-requests, and those of `unread` requests, were not read.
     """
 
     groups: list[FailureGroup]
+    requests: list[DeadRequest]
+    more_requests: int
     more: int
     unread: int
 
@@ -559,16 +646,18 @@ class RecentLeases:
 class Demand:
     """How much work of a queue could start now if there were workers: a signal for autoscaling.
 
-    `demand` is how many more leases workers could take: each request counts with its free permits
-    or its ready sub-requests, whichever is less. `held` is how many leases they have, and `wanted`
-    the sum of both; divide that by the units of one worker to get the number of workers. `requests`
-    are unfinished. In a snapshot `is_exact` is False if there are very many requests: then the
-    tokens in the lanes are counted, and only the first of them are checked for stale ones.
+    `backlog` is how much waits. `demand` is how many more leases workers could take: each request
+    counts with its free permits or its ready sub-requests, whichever is less. `held` is how many
+    leases they have, and `wanted` the sum of both; divide that by the units of one worker to get
+    the number of workers. `requests` are unfinished. In a snapshot `is_exact` is False if there
+    are very many requests: then the tokens in the lanes are counted, and only the first of them
+    are checked for stale ones.
     Over HTTP, with more than 500 requests, these are the numbers of the server's last walk over
     all of them, `age_ms` old.
     """
 
     queue: str
+    backlog: QueueBacklog
     demand: int
     held: int
     requests: int
@@ -618,3 +707,26 @@ class FlowProgress(NamedTuple):
         if any(one.progress.state == "cancelled" for one in self.steps):
             return "cancelled"
         return "unknown" if self.gone else "done"
+
+    @property
+    def done(self) -> int:
+        """Returns how many sub-requests of the steps are done."""
+        return sum(one.progress.done for one in self.steps)
+
+    @property
+    def dead(self) -> int:
+        """Returns how many sub-requests of the steps are dead."""
+        return sum(one.progress.dead for one in self.steps)
+
+    @property
+    def outcome(self) -> str | None:
+        """Returns how the run came out, as that of a request with all its sub-requests.
+
+        It is None until every step has ended, and while the state is unknown.
+        """
+        return outcome_of(self.state, self.done, self.dead)
+
+    @property
+    def shown_state(self) -> str:
+        """Returns the outcome in words, the state until the end."""
+        return outcome_words(self.outcome, self.dead) if self.outcome else self.state

@@ -17,6 +17,7 @@ import pyarrow as pa
 from fairlane.archive.archiver import Files
 from fairlane.archive.manifest import Position, open_archive
 from fairlane.archive.rows import SCHEMAS
+from fairlane.model import outcome_of
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -190,6 +191,7 @@ class History:
                 "log_id": f"{one.ended_ms}-{at}",
                 "id": one.id,
                 "state": "done",
+                "outcome": outcome_of("done", one.count - one.dead, one.dead),
                 "limit": one.limit,
                 "priority": one.priority,
                 "total": one.count,

@@ -73,7 +73,7 @@ def test_the_name_of_a_folder_is_no_pattern(tmp_path: Path, name: str, sibling: 
 def test_a_folder_above_the_archive_replaces_no_column(tmp_path: Path, above: str):
     wrote(tmp_path / above / "x")
     (row,) = read(tmp_path / above / "x").tables["requests"]
-    assert (row["priority"], row["state"]) == (3, "done")
+    assert (row["priority"], row["outcome"]) == (3, "done, 1 dead")
     rows = pq.read_table(tmp_path / above / "out" / "requests.parquet").to_pylist()
     assert [(row["queue"], row["date"]) for row in rows] == [("req", "2026-11-20")]
 

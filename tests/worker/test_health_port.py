@@ -18,6 +18,7 @@ from fairlane.records import Demand
 from fairlane.worker import health_port
 from fairlane.worker.health_port import HealthPort, split_id
 from tests.support.run.for_each import for_each
+from tests.support.scripts.snapshots import NO_BACKLOG
 from tests.support.wait import PATIENCE_S, wait_until
 from tests.worker.parts import ON_SINGLE
 
@@ -178,7 +179,7 @@ def test_the_demand_of_the_queue_is_among_the_metrics_of_the_leader(
 
     def demand() -> Demand:
         asked.append(1)
-        return Demand("req", 7, 2, 3, is_paused=False, is_exact=True)
+        return Demand("req", NO_BACKLOG, 7, 2, 3, is_paused=False, is_exact=True)
 
     port = HealthPort("127.0.0.1:0", lambda: report, demand)
     port.watch(selector)

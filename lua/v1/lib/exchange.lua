@@ -89,6 +89,20 @@ local function whole(text, most)
   return number and number <= most and number
 end
 
+local MOST_PLACES = 400  -- whose notes are two values each, of one command
+
+-- Returns the places of a call, or nil if they cannot take `want` tokens.
+local function read_places(text, want)
+  local places = {}
+  for place in string.gmatch(text or "", "%S+") do
+    places[#places + 1] = place
+  end
+  if #places == 0 or #places > MOST_PLACES or (#places > 1 and want > #places) then
+    return nil
+  end
+  return places
+end
+
 -- Returns request -> size, and the leases to be settled; or nil, nil and the refusal.
 local function read_exchange(args, at, measured)
   local size_of, held = {}, {}
@@ -209,25 +223,39 @@ end
 
 -- Pops tokens, and notes in the same script which tokens a unit took.
 
--- Returns the tokens that a repeat of this call must acquire, or nil if this is its first run. The ops of a process
--- grow. So a call with a smaller op than the note's is a late copy, and takes nothing.
-local function noted_before()
-  local former, rest = string.match(redis.call("HGET", taken, place) or "", "^(%x+) ?(.*)$")
-  if not former or string.sub(former, 1, 22) ~= string.sub(op, 1, 22) or former < op then
-    return nil
-  end
-  local tokens = {}
-  if former == op then
-    for token in string.gmatch(rest, "%S+") do
-      tokens[#tokens + 1] = token
+-- Returns the tokens that a repeat of this call must acquire, or nil if this is its first run. The ops of a unit grow, and
+-- a unit has one call at a time. So a call with a smaller op than that of a note is a late copy, and takes nothing.
+local function noted_before(places)
+  local tokens = nil
+  for _, note in ipairs(redis.call("HMGET", taken, unpack(places))) do
+    local former, rest = string.match(note or "", "^(%x+) ?(.*)$")
+    if former and string.sub(former, 1, 22) == string.sub(op, 1, 22) and former >= op then
+      tokens = tokens or {}
+      if former == op then
+        for token in string.gmatch(rest, "%S+") do
+          tokens[#tokens + 1] = token
+        end
+      end
     end
   end
   return tokens
 end
 
+-- Notes which tokens each place took: one place all of them, several one each. Beats renew the TTL.
+local function note_taken(places, tokens)
+  local notes = {}
+  for i, place in ipairs(places) do
+    notes[2 * i - 1] = place
+    notes[2 * i] = op .. " " .. (#places == 1 and table.concat(tokens, " ") or tokens[i] or "")
+  end
+  if redis.call("HSET", taken, unpack(notes)) > 0 then
+    redis.call("PEXPIRE", taken, ttl)
+  end
+end
+
 -- Returns up to `want` tokens, the most urgent first, and for those popped now the number of their lane.
-local function pop_noted(want)
-  local noted = noted_before()
+local function pop_noted(places, want)
+  local noted = noted_before(places)
   if noted then
     return noted, {}
   end
@@ -252,8 +280,6 @@ local function pop_noted(want)
       end
     end
   end
-  if redis.call("HSET", taken, place, op .. " " .. table.concat(tokens, " ")) == 1 then  -- beats renew its TTL
-    redis.call("PEXPIRE", taken, ttl)
-  end
+  note_taken(places, tokens)
   return tokens, lane_of
 end

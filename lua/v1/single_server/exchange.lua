@@ -1,6 +1,6 @@
 -- exchange: completes leases, dispatches what follows, pops the most urgent tokens and acquires them, all in one call,
 -- where one server has all keys. It leaves what complete, insert_tokens, retire, a pop and acquire leave one by one.
--- Idempotent by op: the note of this unit names the tokens that a call has popped, and a repeat pops no others.
+-- Idempotent by op: the notes of its units name the tokens that a call has popped, and a repeat pops no others.
 -- Says: (settled left unlogged tokens acquired)
 --   settled = for each lease what complete says, without tokens and summary; "" = an error refused it alone;
 --   left = id, lane, permit and delay of each token to dispatch that is not due now, or not of a lane in KEYS;
@@ -22,7 +22,7 @@ local now = ARGV[1]  -- ms, "" = server time
 local least = tonumber(ARGV[2])  -- ms a marker stays longer than the tombstone, at least
 local longest = tonumber(ARGV[3])  -- ... and at most
 local most = tonumber(ARGV[4])  -- about how many entries the log keeps
-local place = ARGV[5]  -- the unit
+local place = ARGV[5]  -- the unit; or several, with spaces between them: each takes one token at most
 local op = ARGV[6]  -- hex; 88 random bits of the process, and a count
 local ttl = ARGV[7]  -- ms of the note
 local worker = ARGV[8]  -- host:port
@@ -39,6 +39,10 @@ want, measured = whole(want, 1000), whole(measured, 1000)
 if not least or not longest or not most or not want or not measured then
   return redis.error_reply("BADARGUMENT exchange wants five numbers, and pops at most 1000 tokens")
 end
+local places = read_places(place, want)
+if not places then
+  return redis.error_reply("BADARGUMENT exchange wants a place, or up to 400 of which each takes one token at most")
+end
 local size_of, held, refused = read_exchange(ARGV, sizes, measured)
 if refused then
   return refused
@@ -51,9 +55,12 @@ for i, lease in ipairs(held) do
   settled[i] = is_done and reply or ""
 end
 dispatch_now(follow_ups, now)
-local tokens, from_lane = pop_noted(want)
-shared = #tokens > 1 and "1" or shared
-local share = measured == 0 and 1 or math.max(1, count_measured(tokens, size_of))
+local tokens, from_lane = pop_noted(places, want)
+local share = 1
+if #places == 1 and #tokens > 1 then
+  local sized = measured == 0 and 1 or math.max(1, count_measured(tokens, size_of))
+  shared, share = "1", sized
+end
 local acquired, alone = {}, {}
 for i, token in ipairs(tokens) do
   local claim = {op = op, worker = worker, started = started, shared = shared, share = share}

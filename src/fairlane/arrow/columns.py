@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from fairlane.model import outcome_of
 from fairlane.operations.request_state import completion
 
 if TYPE_CHECKING:
@@ -26,7 +27,8 @@ COLUMNS: Mapping[str, tuple[tuple[str, pa.DataType], ...]] = {
         *(("total_ms", DOUBLE), ("error", TEXT), ("started", MOMENT), ("settled", MOMENT)),
     ),
     "requests": (
-        *(("id", TEXT), ("state", TEXT), ("priority", INT), ("limit", INT), *_COUNTS),
+        *(("id", TEXT), ("state", TEXT), ("outcome", TEXT), ("priority", INT), ("limit", INT)),
+        *_COUNTS,
         *(("held", INT), ("is_open", FLAG), ("submitted", MOMENT), ("ended", MOMENT)),
         ("reason", TEXT),
     ),
@@ -40,7 +42,8 @@ COLUMNS: Mapping[str, tuple[tuple[str, pa.DataType], ...]] = {
         *(("renewed", MOMENT), ("holds", TEXT)),
     ),
     "completions": (
-        *(("log_id", TEXT), ("id", TEXT), ("state", TEXT), ("priority", INT), *_COUNTS),
+        *(("log_id", TEXT), ("id", TEXT), ("state", TEXT), ("outcome", TEXT), ("priority", INT)),
+        *_COUNTS,
         *(("submitted", MOMENT), ("ended", MOMENT), ("reason", TEXT), ("logged", MOMENT)),
     ),
 }
@@ -68,7 +71,7 @@ def completion_row(ending: Completion) -> tuple[Any, ...]:
     """Returns one row of the view `completions`."""
     logged_ms = int(ending.log_id.partition("-")[0])
     return (
-        *(ending.log_id, ending.id, ending.state, ending.priority),
+        *(ending.log_id, ending.id, ending.state, ending.outcome, ending.priority),
         *(ending.total, ending.done, ending.dead, ending.cancelled),
         *(
             moment(ending.submitted_ms),
@@ -109,8 +112,12 @@ def _usual_endings(entries: Entries) -> dict[str, Any]:
     numbers = ("priority", "total", "done", "dead", "cancelled", "born", "ended")
     found = {name: texts[name].cast(pa.int64()) for name in numbers}
     logged = pc.list_element(pc.split_pattern(ids, "-"), 0).cast(pa.int64())
+    ways = zip(
+        *(one.to_pylist() for one in (texts["state"], found["done"], found["dead"])), strict=True
+    )
     return {
         **{name: texts[name] for name in ("id", "state")},
+        "outcome": pa.array([outcome_of(*way) for way in ways], TEXT),
         "reason": pc.if_else(pc.equal(texts["reason"], ""), None, texts["reason"]),
         **{name: found[name] for name in numbers[:5]},
         "log_id": ids,

@@ -24,8 +24,9 @@ def judge(progress: Progress, dead: str) -> int:
     if progress.state == "done" and not progress.dead:
         return 0
     why = f" ({progress.reason})" if progress.reason else ""
-    note(
-        f"request {progress.id} is {progress.state}{why}: {progress.done:,} done, "
+    word = progress.state if progress.outcome == "partly_failed" else progress.shown_state
+    note(  # the counts say how many are dead
+        f"request {progress.id} is {word}{why}: {progress.done:,} done, "
         f"{progress.dead:,} dead, {progress.cancelled:,} cancelled of {progress.total:,}"
         + left_out_words(progress)
         + (f"; the dead: {dead}" if dead else "")

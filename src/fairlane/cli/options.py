@@ -14,7 +14,7 @@ from fairlane import settings
 from fairlane.cli.output import note
 from fairlane.common.text import format_duration
 from fairlane.errors import InvalidArgument, RequestNotFound
-from fairlane.model import ENDED, RUNNING, STATE_GROUPS
+from fairlane.model import ENDED, OUTCOMES, RUNNING, STATE_GROUPS
 from fairlane.options_table import (
     BY_NAME,
     CHOICE,
@@ -313,7 +313,7 @@ def _note_past(run_at: str, at_ms: int) -> None:
 # The filters of `fairlane list`, which the commands that change many requests share.
 
 
-STATES = (*STATE_GROUPS, *RUNNING, *ENDED)
+STATES = (*STATE_GROUPS, *RUNNING, *OUTCOMES, *ENDED)
 _RANGE = re.compile(r"(\d{1,3})(?:\.\.(\d{1,3}))?")
 
 
@@ -322,7 +322,8 @@ def filter_options(priority: str = "--priority") -> Callable[[F], F]:
     options = (
         click.option(
             "--state", "states", type=click.Choice(STATES), multiple=True, metavar="STATE",
-            help=f"Only requests in this state; may be repeated: {', '.join(STATES)}.",
+            help=f"Only requests in this state; may be repeated: {', '.join(STATES)}. "
+            "failed and partly_failed are some of those that are done.",
         ),
         click.option(
             priority, "priorities", multiple=True, metavar="N..M", callback=_priorities,

@@ -119,8 +119,10 @@ _COLOURS = {
     "dead": "red",
     "done": "green",
     "expiring": "yellow",
+    "failed": "red",
     "failing": "yellow",
     "lost": "red",
+    "partly_failed": "yellow",
     "paused": "yellow",
     "retry": "yellow",
     "stopped": "red",
@@ -250,9 +252,10 @@ def _line(texts: Iterable[str], widths: Iterable[int]) -> str:
     return "  ".join(cells).rstrip()
 
 
-def row_line(name: str, value: object, state: str = "") -> str:
+def row_line(name: str, value: object, state: State | None = None) -> str:
     """Returns the line of one named value; `state`, in its colour, stands in front of it."""
-    return f"{printable(name):<9} {coloured(state)}{printable(str(value))}"
+    shown = coloured(state.state, str(state)) if state is not None else ""
+    return f"{printable(name):<9} {shown}{printable(str(value))}"
 
 
 def request_cells(request: RequestCounts) -> tuple[Cell, ...]:
@@ -261,7 +264,7 @@ def request_cells(request: RequestCounts) -> tuple[Cell, ...]:
     dead = f"{request.dead:,}"
     return (
         request.id,
-        State(shown_state(request)),
+        shown_state(request),
         *(f"{request.priority}", f"{request.done:,}"),
         State("dead", dead) if request.dead else dead,
         *(f"{request.total:,}", permits),
@@ -276,6 +279,11 @@ def age_cells(request: RequestCounts, now_ms: int) -> tuple[Cell, ...]:
     )
 
 
-def shown_state(request: RequestCounts) -> str:
-    """Returns the state for people: `submitting` while an active request is not complete."""
-    return "submitting" if request.is_open and request.state == "active" else request.state
+def shown_state(request: RequestCounts) -> State:
+    """Returns the state for people, in its colour: how the request came out, if it has ended.
+
+    It is `submitting` while an active request is not complete.
+    """
+    if request.is_open and request.state == "active":
+        return State("submitting")
+    return State(request.outcome or request.state, request.shown_state)

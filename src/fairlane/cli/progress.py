@@ -256,7 +256,7 @@ def _when(now: Progress, rate: float | None) -> str:
     """Returns the ETA of an active request whose total is final, else its state."""
     if now.is_open and now.state == "active":
         return "more may come"
-    return f"ETA {eta(now.left, rate)}" if now.state == "active" else now.state
+    return f"ETA {eta(now.left, rate)}" if now.state == "active" else now.shown_state
 
 
 RATE_OVER_S = 10.0  # the rate is that of the last so many seconds
@@ -489,4 +489,5 @@ def describe(now: Progress, rate: float | None) -> str:
         has_eta = rate and now.state == "active" and not now.is_open
         parts += [f"ETA {eta(now.left, rate)}"] if has_eta else []
         parts.append(f"permits {now.held}/{now.limit}")
-    return f"request {now.id} {now.state}: {', '.join(parts)}"
+    word = now.state if now.outcome == "partly_failed" else now.shown_state
+    return f"request {now.id} {word}: {', '.join(parts)}"

@@ -95,7 +95,10 @@ def summary(found: Snapshot, frames: Sequence[Frame]) -> list[str]:
     memory = f"memory {last.used / (1 << 20):,.0f} MiB"
     counts = f"delayed {count(last.delayed)}   dead {count(last.dead)}   {memory}"
     part = "" if found.is_exact else "   (a part of the requests)"
+    about = "" if found.backlog.is_exact else "about "
+    trend = found.backlog.trend
     return [
+        f"waiting {about}{count(found.backlog.waiting)}{f'   {trend}' if trend else ''}",
         f"done    {rate(rates.done):<10} failed {rate(rates.failed):<9} {line}",
         f"waited  {times:<28} oldest {oldest}",
         f"workers {totals.busy} of {totals.alive} busy{late}   {calls}",
@@ -105,11 +108,12 @@ def summary(found: Snapshot, frames: Sequence[Frame]) -> list[str]:
 
 def lane_lines(found: Snapshot, most: int) -> list[str]:
     """Returns a bar for each priority with something in it, the most urgent first."""
-    busy = [one for one in found.lanes if one.tokens or one.held]
-    largest = max((one.tokens for one in busy), default=0) or 1
+    busy = [one for one in found.lanes if one.waiting or one.tokens or one.held]
+    largest = max((one.waiting for one in busy), default=0) or 1
     lines = [
-        f"{one.priority:>4} {'█' * max(one.tokens > 0, round(BAR * one.tokens / largest)):<{BAR}} "
-        f"{count(one.tokens):>7} wait {one.held:>5} held"
+        f"{one.priority:>4} "
+        f"{'█' * max(one.waiting > 0, round(BAR * one.waiting / largest)):<{BAR}} "
+        f"{count(one.waiting):>7} wait {one.held:>5} held {count(one.tokens):>5} tokens"
         for one in busy[:most]
     ]
     if len(busy) > most:
@@ -119,7 +123,7 @@ def lane_lines(found: Snapshot, most: int) -> list[str]:
 
 def _state(one: Any) -> str:
     if one.state != "active":
-        return str(one.state)
+        return str(one.shown_state)
     return "working" if one.held else "waiting"
 
 
@@ -237,7 +241,7 @@ Screen { layout: vertical; }
 #title, #summary, #lanes { text-wrap: nowrap; text-overflow: ellipsis; }
 #title { height: 1; text-style: bold; }
 #banner { height: auto; text-style: bold reverse; display: none; }
-#summary { height: 4; }
+#summary { height: 5; }
 #lanes { height: 5; margin: 0 0 1 0; }
 #rows { height: 1fr; }
 #filter { height: 1; border: none; display: none; padding: 0; }

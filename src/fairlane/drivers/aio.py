@@ -28,7 +28,18 @@ from fairlane.drivers.driver import ConnectionSet, Driver, ServerSet
 from fairlane.drivers.error_mapping import name_of
 from fairlane.drivers.topology import NodePart, batch_of, kinds_of
 from fairlane.errors import FairlaneError
-from fairlane.protocol.steps import Batch, Call, Command, Handle, Handled, Operation, Pop, T, key_of
+from fairlane.protocol.steps import (
+    Batch,
+    Call,
+    Command,
+    Handle,
+    Handled,
+    Operation,
+    Pop,
+    Signal,
+    T,
+    key_of,
+)
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Sequence
@@ -797,6 +808,14 @@ class LoopRunner(StepRunner):
         except Exception as error:  # noqa: BLE001  the operation decides what it means
             return Handled(leases, None, error)
 
+    async def wait_for(self, signal: Signal) -> Any:
+        """Lets other tasks run until one of them gives the signal."""
+        if not signal.is_given:
+            given = asyncio.get_running_loop().create_future()
+            signal.wake = partial(_resolve, given)
+            await given
+        return signal.value
+
     async def wait_until_handled(self, timeout_s: float) -> bool:
         """Lets the task of the handler run; returns True if the handler has returned."""
         try:
@@ -808,6 +827,11 @@ class LoopRunner(StepRunner):
     async def next_chunk(self) -> list[bytes] | None:
         """Awaits the next chunk."""
         return await anext(self._source, None)
+
+
+def _resolve(given: asyncio.Future[None]) -> None:
+    if not given.done():  # its task may have been cancelled
+        given.set_result(None)
 
 
 class AsyncDriver(Driver[Servers]):

@@ -37,6 +37,7 @@ from fairlane.protocol.steps import (
     Pause,
     Pop,
     Popped,
+    Signal,
     SingleServer,
     Step,
     Subscribe,
@@ -650,6 +651,8 @@ class StepRunner(ABC):
             return self.calls.single_server(step)  # type: ignore[arg-type]
         if kind is Handle and self._handle is not None:
             return self.handle(step)  # type: ignore[arg-type]
+        if kind is Signal:
+            return self.wait_for(step)  # type: ignore[arg-type]
         return self._perform_other(step)
 
     async def _perform_other(self, step: Step) -> Any:  # noqa: C901, PLR0911  one case a step
@@ -687,6 +690,10 @@ class StepRunner(ABC):
     @abstractmethod
     async def handle(self, step: Handle) -> Handled:
         """Calls the handler with leases, while it runs the `meanwhile` of the step."""
+
+    @abstractmethod
+    async def wait_for(self, signal: Signal) -> Any:
+        """Returns what is given with the signal, when it is given."""
 
     @abstractmethod
     async def wait_until_handled(self, timeout_s: float) -> bool:

@@ -20,7 +20,7 @@ from fairlane.drivers import urls
 from fairlane.drivers.calls import StepRunner, take_buffered
 from fairlane.drivers.driver import BACK, ConnectionSet, Driver, ServerSet, away
 from fairlane.drivers.topology import kinds_of
-from fairlane.protocol.steps import Handle, Handled, Operation, T
+from fairlane.protocol.steps import Handle, Handled, Operation, Signal, T
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Iterator
@@ -149,6 +149,14 @@ class BlockingRunner(StepRunner):
 
         handle = partial(self._handle, step.leases)
         return self.driver.background.handle(handle, run)  # type: ignore[no-any-return]
+
+    async def wait_for(self, signal: Signal) -> Any:
+        """Blocks until another thread gives the signal."""
+        given = OneShotEvent()
+        signal.wake = given.give
+        if not signal.is_given:
+            given.wait()
+        return signal.value
 
     async def wait_until_handled(self, timeout_s: float) -> bool:
         """Blocks the thread of the `meanwhile`, which runs beside the handler's."""

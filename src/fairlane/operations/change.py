@@ -16,12 +16,12 @@ from fairlane.errors import (
     RequestNotFound,
     not_found,
 )
-from fairlane.model import ENDED, RUNNING, DeadChoice
+from fairlane.model import ENDED, OUTCOMES, RUNNING, DeadChoice, ending_words
 from fairlane.operations.create import seen_to_exist
 from fairlane.operations.dead_letters import drop_dead, requeue_dead
 from fairlane.operations.find import RequestFilter, filter_of, unfinished
 from fairlane.operations.rates import NewRate, check_rate, no_rate, set_rates
-from fairlane.operations.request_state import completion
+from fairlane.operations.request_state import completion, how_it_ended
 from fairlane.operations.tokens import count_stop, follow_up, reschedule_active, retire_all
 from fairlane.operations.workers import glances
 from fairlane.options import check_option, check_option_names, read_option
@@ -180,8 +180,8 @@ async def _change(request_id: str, call: Call[AnyReply], change: str) -> AnyRepl
     if calls := follow_up(stored.decode(), (request_id, reply)):
         await Batch(calls)
     if reply.is_ended:
-        state = reply.summary.state.decode()
-        raise RequestEnded(f"request {request_id} has ended ({state}): it cannot be {change}")
+        shown = how_it_ended(reply.summary)
+        raise RequestEnded(f"request {request_id} has ended ({shown}): it cannot be {change}")
     return reply
 
 
@@ -268,7 +268,8 @@ async def select(queue: str, change: Change, wanted: RequestFilter) -> Selection
 
     Raises InvalidArgument if the filter's states exclude those of the change.
     """
-    states = frozenset(change.states) & (wanted.states or frozenset(change.states))
+    asked = wanted.states or frozenset(change.states)
+    states = frozenset(one for one in asked if OUTCOMES.get(one, one) in change.states)
     if not states:
         raise InvalidArgument(
             f"state {', '.join(sorted(wanted.states))} is not valid: "
@@ -300,8 +301,7 @@ async def _unfinished(
         rows += [
             row
             for row in await unfinished(queue, ids, frozenset(ids))
-            if wanted.accepts(row.id, row.state, row.priority, row.submitted_ms, now_ms)
-            and wanted.accepts_labels(row.tags, row.tenant)
+            if wanted.accepts(row, now_ms) and wanted.accepts_labels(row.tags, row.tenant)
         ]
         scan = cursor.decode()
         if scan == "0":
@@ -316,12 +316,7 @@ async def _ended(queue: str, wanted: RequestFilter, now_ms: int, found: dict[str
         log = keys.completed(queue)
         entries = await Command(b"XREVRANGE", log, newest, "-", b"COUNT", _PART)
         ended = [completion(queue, *entry) for entry in entries]
-        asked = [
-            one
-            for one in ended
-            if one.id not in found
-            and wanted.accepts(one.id, one.state, one.priority, one.submitted_ms, now_ms)
-        ]
+        asked = [one for one in ended if one.id not in found and wanted.accepts(one, now_ms)]
         for one in await _kept(queue, wanted, asked):
             found.setdefault(one.id, Chosen(one.id, queue, one.submitted_ms))
         if len(entries) < _PART:
@@ -372,9 +367,10 @@ async def set_one(request_id: str, change: Change) -> None:
     for error in report.failed.values():
         raise error
     if report.ended:
-        (state,) = await read(request_id, "state")
+        state, done, dead = await read(request_id, "state", "done", "dead")
+        shown = ending_words(state, int(done or 0), int(dead or 0))
         why = (
-            f"has ended ({state})" if state in ENDED else "is being cancelled or past its deadline"
+            f"has ended ({shown})" if state in ENDED else "is being cancelled or past its deadline"
         )
         raise RequestEnded(f"request {request_id} {why}: it cannot be changed")
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import hashlib
 from array import array
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, NamedTuple
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Any
 
 from fairlane import settings
 from fairlane.common.chunking import Chunker
@@ -13,7 +13,7 @@ from fairlane.common.fingerprint import fingerprint_of, read_failure
 from fairlane.common.rate import parse_rates
 from fairlane.common.text import join_names
 from fairlane.errors import DeadNotFound, RequestEnded, RequestExists, not_found
-from fairlane.model import ENDED_STATES, DeadChoice
+from fairlane.model import ENDED_STATES, DeadChoice, outcome_of
 from fairlane.operations.completion import ERROR_DROPPED, error_texts_of_many, read_results
 from fairlane.operations.durability import confirm_submission
 from fairlane.operations.lease import new_op
@@ -29,11 +29,12 @@ from fairlane.operations.tokens import follow_up
 from fairlane.options import Policy
 from fairlane.options_table import DURATION, NAMES, OPTIONS, WHOLE, field_of
 from fairlane.protocol import keys, scripts
-from fairlane.protocol.request_hash import as_text, read, unpacked
-from fairlane.protocol.steps import Batch, Command, NextChunk, forward
+from fairlane.protocol.request_hash import as_text, hmget, parse_fields, read, unpacked
+from fairlane.protocol.steps import Batch, Command, NextChunk, forward, run_all
 from fairlane.records import (
     DeadExample,
     DeadGroup,
+    DeadRequest,
     DeadSubRequest,
     FailureGroup,
     QueueErrors,
@@ -237,29 +238,25 @@ def _add(groups: dict[str, DeadGroup], one: Listed) -> None:
         group.indexes.append(one.index)
 
 
-class WithDead(NamedTuple):
-    """A request that has dead sub-requests: `dead` of them are kept."""
-
-    id: str
-    state: str
-    dead: int
-
-
 async def queue_dead(queue: str) -> dict[str, Any]:
     """Returns which requests of a queue have dead sub-requests: unfinished first, then the newest.
 
-    {"requests": [{"id", "state", "dead", "reasons": {reason: count}}], "more"}. Sorts 10,000 dead
-    of each by reason; `more` is how many requests were not read: see requests_with_dead.
+    {"requests": [], "more"}: rows are those of DeadRequest, and "reasons", which is reason ->
+    count. Sorts 10,000 dead of each by reason; `more` is how many requests were not read: see
+    requests_with_dead.
     """
     having, more = await requests_with_dead(queue)
     found = []
     for one in having:
         reasons = await _reasons(one.id)
-        found.append({**one._asdict(), "reasons": reasons})
+        found.append({**asdict(one), "reasons": reasons})
     return {"requests": found, "more": more}
 
 
-async def requests_with_dead(queue: str) -> tuple[list[WithDead], int]:
+_HAVING = ("state", "queue", "total", "done", "dead", "born")
+
+
+async def requests_with_dead(queue: str) -> tuple[list[DeadRequest], int]:
     """Returns the requests that have dead sub-requests, and how many requests were not read.
 
     Unfinished ones are first, then the newest. Reads 1,000 unfinished and 10,000 ended requests.
@@ -270,11 +267,18 @@ async def requests_with_dead(queue: str) -> tuple[list[WithDead], int]:
         part = ids[start : start + PAGE]
         counts = await Batch([Command(b"XLEN", keys.dead(one)) for one in part])
         having = [(one, count) for one, count in zip(part, counts, strict=True) if count]
-        asked = [Command(b"HMGET", keys.request_hash(one), b"state", b"queue") for one, _ in having]
-        stored = await Batch(asked) if asked else []
-        for (one, count), (state, home) in zip(having, stored, strict=True):
-            if state is not None and home == queue.encode():
-                found.append(WithDead(one, _text(state), count))
+        stored = await run_all([hmget(one, *_HAVING) for one, _ in having])
+        for (one, count), reply in zip(having, stored, strict=True):
+            state, home, *numbers = parse_fields(_HAVING, reply)
+            if home == queue:
+                total, done, dead, born = (int(number or 0) for number in numbers)
+                outcome = outcome_of(state, done, dead)
+                found.append(
+                    DeadRequest(
+                        id=one, state=state, outcome=outcome, total=total, dead=dead, kept=count,
+                        submitted_ms=born,
+                    )
+                )  # fmt: skip
     return found, more
 
 
@@ -370,8 +374,9 @@ async def queue_errors(queue: str, most: int = MOST_GROUPED) -> QueueErrors:
             if len(known.examples) < _MAX_EXAMPLES:
                 known.examples.append(DeadExample(one.id, group.indexes[0]))
     found = sorted(groups.values(), key=lambda one: (-one.count, one.first_ms))
-    more = sum(one.dead for one in having) - read
-    return QueueErrors(found, max(0, more), unread)
+    more = sum(one.kept for one in having) - read
+    listed = sorted(having, key=lambda one: -one.kept)[:PAGE]
+    return QueueErrors(found, listed, len(having) - len(listed), max(0, more), unread)
 
 
 # ------------------------------------------------------------------ requeue ended

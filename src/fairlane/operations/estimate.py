@@ -12,6 +12,13 @@ from fairlane.common.text import format_duration
 from fairlane.errors import FairlaneError, InvalidArgument, not_found
 from fairlane.model import ENDED_STATES
 from fairlane.operations import limit_keys
+from fairlane.operations.backlog import (
+    WaitingRow,
+    backlog_of,
+    endings_of,
+    newest_ended,
+    workers_of,
+)
 from fairlane.operations.completion import is_place, parse_results
 from fairlane.operations.lives import NEVER_MS, Life, find_circles, read_lives, waiting_lives
 from fairlane.operations.pause import QueuePause, read_until
@@ -635,6 +642,8 @@ FIELDS = (
     "dead",
     "opens",
     "rates",
+    "priority",
+    "born",
 )
 
 
@@ -655,6 +664,7 @@ async def demand(queue: str) -> Demand:
     home = await read_queue(queue)
     seen, scan = set[str](), "0"
     more = held = count = 0
+    rows = list[WaitingRow]()
     while True:
         cursor, flat = await Command(b"ZSCAN", keys.active(queue), scan, b"COUNT", _PART)
         names = dict.fromkeys(name.decode("utf-8", "replace") for name in flat[::2])
@@ -664,12 +674,22 @@ async def demand(queue: str) -> Demand:
         more += await more_of(found, home.pause.now_ms)
         held += sum(one[2] for one in found)
         count += len(found)
+        rows += map(_row, found)
         scan = cursor.decode()
         if scan == "0":
             break
     more = bounded(more, home.rate)
-    is_paused = home.pause.is_paused
-    return Demand(queue, 0 if is_paused else more, held, count, is_paused, is_exact=True)
+    is_paused, now_ms = home.pause.is_paused, home.pause.now_ms
+    newest = endings_of(queue, await newest_ended(queue))
+    workers = await workers_of(queue)
+    backlog = backlog_of(rows, count, newest, workers, now_ms, is_paused=is_paused)
+    more = 0 if is_paused else more
+    return Demand(queue, backlog, more, held, count, is_paused, is_exact=True)
+
+
+def _row(one: OpenFields) -> WaitingRow:
+    numbers = (int(one[1][name] or 0) for name in ("priority", "fresh", "total", "born"))
+    return WaitingRow(*numbers)
 
 
 def bounded(more: int, rate: Rate | None) -> int:

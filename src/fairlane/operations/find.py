@@ -14,7 +14,16 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from fairlane.common.clock import ms_of
 from fairlane.common.text import exact
 from fairlane.errors import InvalidArgument
-from fairlane.model import ENDED, ENDED_STATES, RUNNING, STATE_GROUPS, RequestFilters
+from fairlane.model import (
+    ENDED,
+    ENDED_STATES,
+    OUTCOMES,
+    RUNNING,
+    STATE_GROUPS,
+    STATE_ORDER,
+    RequestFilters,
+    outcome_of,
+)
 from fairlane.operations import tokens as backlog
 from fairlane.operations.completion import has_entries_before
 from fairlane.operations.request_state import (
@@ -131,17 +140,15 @@ class RequestFilter:
 
     def wants_any(self, states: tuple[str, ...]) -> bool:
         """Returns True if requests in one of these states are listed."""
-        return not self.states or not self.states.isdisjoint(states)
+        return not self.states or any(OUTCOMES.get(one, one) in states for one in self.states)
 
-    def accepts(
-        self, request_id: str, state: str, priority: int, submitted_ms: int, now_ms: int
-    ) -> bool:
-        """Returns True if this request is listed."""
-        age_ms = now_ms - submitted_ms
+    def accepts(self, row: Unfinished | Completion, now_ms: int) -> bool:
+        """Returns True if all filters except tags and tenant accept this request."""
+        age_ms = now_ms - row.submitted_ms
         return (
-            (not self.states or state in self.states)
-            and (not self.priorities or priority in self.priorities)
-            and request_id.startswith(self.id_prefix)
+            (not self.states or row.state in self.states or row.outcome in self.states)
+            and (not self.priorities or row.priority in self.priorities)
+            and row.id.startswith(self.id_prefix)
             and age_ms >= self.older_ms
             and (self.newer_ms is None or age_ms < self.newer_ms)
         )
@@ -186,7 +193,7 @@ def _each(given: dict[str, Any], name: str) -> Iterable[Any]:
 
 
 def _states_of(word: object) -> tuple[str, ...]:
-    known = [*STATE_GROUPS, *RUNNING, *ENDED]
+    known = [*STATE_GROUPS, *RUNNING, *OUTCOMES, *ENDED]
     if not isinstance(word, str) or word not in known:
         near = get_close_matches(str(word), known, n=1)
         hint = f"did you mean {near[0]}?" if near else f"the states are {', '.join(known)}"
@@ -257,12 +264,8 @@ class _Search(NamedTuple):
     def accepts(self, row: Unfinished) -> bool:
         """Returns True if this unfinished request is listed."""
         return self.wanted.accepts_labels(row.tags, row.tenant) and self.wanted.accepts(
-            row.id, row.state, row.priority, row.submitted_ms, self.now_ms
+            row, self.now_ms
         )
-
-    def accepts_ended(self, one: Completion) -> bool:
-        """Returns True if all filters except tags and tenant accept this ended request."""
-        return self.wanted.accepts(one.id, one.state, one.priority, one.submitted_ms, self.now_ms)
 
     @property
     def behind_running(self) -> _Place | None:
@@ -368,7 +371,7 @@ async def _ended(search: _Search, place: _Place, room: int) -> _Part:
         rows = sorted((one for one in ended if key(one) > place.behind), key=key)
     labels = None
     if search.wanted.reads_labels:
-        labels = await _labels([one for one in rows if search.accepts_ended(one)])
+        labels = await _labels([one for one in rows if search.wanted.accepts(one, search.now_ms)])
     found: list[Completion] = []
     for at, one in enumerate(rows):
         if len(found) == room:
@@ -378,7 +381,7 @@ async def _ended(search: _Search, place: _Place, room: int) -> _Part:
             if search.order.sort:
                 end = _Place(_ENDED, behind=key(last), log_id=ended[0].log_id)
             break
-        if search.accepts_ended(one) and (
+        if search.wanted.accepts(one, search.now_ms) and (
             labels is None or search.wanted.accepts_labels(*labels.get(one.log_id, ("", "")))
         ):
             found.append(one)
@@ -449,8 +452,7 @@ def _read_place(cursor: str, queue: str, sort: str) -> _Place:
 
 
 SORTS = ("priority", "submitted", "waiting", "state")
-_FIELDS = ("state", "queue", "priority", "born", "fresh", "tags", "tenant")
-_STATES = (*RUNNING, *ENDED)
+_FIELDS = ("state", "queue", "priority", "born", "fresh", "tags", "tenant", "done", "dead")
 
 OrderKey = tuple[int, int, int, str]  # the value of `sort`, the priority, submitted_ms, the id
 
@@ -465,6 +467,7 @@ class Unfinished(NamedTuple):
     tags: str = ""
     tenant: str = ""
     waiting: int = 0
+    outcome: str | None = None  # of a request that has ended, and still is in `active`
 
 
 class Order(NamedTuple):
@@ -490,7 +493,8 @@ class Order(NamedTuple):
         name = self.sort.removeprefix("-")
         first = 0
         if name == "state":
-            first = _STATES.index(one.state) if one.state in _STATES else len(_STATES)
+            word = one.outcome or one.state
+            first = STATE_ORDER.index(word) if word in STATE_ORDER else len(STATE_ORDER)
         elif name == "waiting":
             first = one.waiting if isinstance(one, Unfinished) else 0
         elif name:
@@ -517,10 +521,11 @@ async def unfinished(queue: str, ids: Sequence[str], unretired: frozenset[str]) 
     found = []
     replies = await run_all([hmget(name, *_FIELDS) for name in ids])
     for name, reply in zip(ids, replies, strict=True):
-        state, home, priority, born, fresh, tags, tenant = parse_fields(_FIELDS, reply)
+        state, home, priority, born, fresh, tags, tenant, *ended = parse_fields(_FIELDS, reply)
         is_over = state in ENDED_STATES and name not in unretired
         if home == queue and state != "abandoned" and not is_over:
-            more = (state, tags, tenant, int(fresh or 0))
+            outcome = outcome_of(state, *(int(count or 0) for count in ended))
+            more = (state, tags, tenant, int(fresh or 0), outcome)
             found.append(Unfinished(int(priority or 0), int(born or 0), name, *more))
     return sorted(found)
 

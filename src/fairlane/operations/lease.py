@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import secrets
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import lru_cache, partial
 from itertools import count
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
@@ -276,13 +276,20 @@ _PARAMS = (
 
 @dataclass(frozen=True, slots=True)
 class Exchanger:
-    """The unit that makes exchanges, one at a time: its worker, and its place among the units."""
+    """The unit that makes exchanges, one at a time: its worker, and its place among the units.
+
+    `place` may name those of several units, which make an exchange together: see `of_many`.
+    """
 
     queue: str
     worker: str
     started: str
     place: bytes
     keys: tuple[bytes, ...]  # of the dispatch slot, besides the lanes
+
+    def of_many(self, units: Iterable[int]) -> Exchanger:
+        """Returns the exchanger of these units, up to 400. The first ones take one token each."""
+        return replace(self, place=b" ".join([_place(unit) for unit in units]))
 
 
 def exchange(
@@ -323,7 +330,12 @@ def exchange_unit(queue: str, worker: str, started: str, unit: int) -> Exchanger
     """Returns the exchanger of a worker's unit, by the unit's number."""
     log = keys.active(queue), keys.logged(queue), keys.completed(queue)
     names = (*log, *keys.bound(queue), keys.taken(queue, worker), *keys.turns(queue))
-    return Exchanger(queue, worker, started, b"x%d" % unit, names)
+    return Exchanger(queue, worker, started, _place(unit), names)
+
+
+def _place(unit: int) -> bytes:
+    """Returns the field of a unit's note in `taken`."""
+    return b"x%d" % unit
 
 
 # ------------------------------------------------------------------ stats

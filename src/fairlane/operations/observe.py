@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from fairlane.errors import FairlaneError
 from fairlane.model import ENDED_STATES
+from fairlane.operations.backlog import WaitingRow, backlog_of, endings_of, newest_ended
 from fairlane.operations.estimate import FIELDS, bounded, more_of
 from fairlane.operations.find import list_workers
 from fairlane.operations.lease import read_stats
@@ -23,7 +24,7 @@ from fairlane.protocol import keys
 from fairlane.protocol.request_hash import hmget, parse_fields
 from fairlane.protocol.server_info import read_info, release, time_ms
 from fairlane.protocol.steps import Batch, Command, Nodes, OnNode, run_all
-from fairlane.records import Demand, RequestCounts
+from fairlane.records import Demand, QueueBacklog, RequestCounts
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -127,10 +128,12 @@ class Snapshot:
     are due later, `stale` ones can start nothing. `workers` are rows for `worker_totals`; `took` is
     what some of them took last, worker -> requests. `measured` is what workers have measured since
     the first sub-request, by priority. `ended` is the length of the completion log. `rate` is the
-    queue's, in words. If the queue has no bound, `max_waiting` and the count `waiting` are None.
+    queue's, in words. If the queue has no bound, `max_waiting` and `admitted`, which counts for it,
+    are None.
     """
 
     queue: str
+    backlog: QueueBacklog
     now_ms: int
     is_paused: bool
     paused_until_ms: int | None
@@ -145,7 +148,7 @@ class Snapshot:
     demand: Demand
     rate: str | None
     max_waiting: int | None
-    waiting: int | None
+    admitted: int | None
     worker_totals: WorkerTotals
     workers: list[WorkerState]
     took: dict[str, list[str]]
@@ -175,14 +178,18 @@ MOST_REQUESTS = 500
 MOST_TOOK = 100  # workers whose last tokens are read
 _MOST_PART = MOST_REQUESTS // 3  # of each kind, if there are more requests
 _SHOWN_TOOK = 8  # requests of one worker
-_FIELDS = (*FIELDS, "priority", "born", "cancelled", "tenant", "tags")
+_FIELDS = (*FIELDS, "cancelled", "tenant", "tags")
 
 
 class Sample(NamedTuple):
-    """The requests that were read: their counts, and the fields for their demand."""
+    """The requests that were read: their counts, and the fields for their demand.
+
+    `away` entries of `active` were read, too, and are no requests with work.
+    """
 
     requests: list[RequestCounts]
     fields: list[OpenFields]
+    away: int
 
 
 async def read_took(queue: str, workers: Sequence[WorkerState]) -> dict[str, list[str]]:
@@ -207,10 +214,12 @@ async def read_sample(
     listed = [name.decode("utf-8", "replace") for name in names]
     taken = [name for row in took.values() for name in row][:most]
     waiting = [] if is_all else tokens.request_ids()[:most]
-    return await _read(queue, list(dict.fromkeys([*listed, *taken, *waiting])))
+    requests, fields = await _read(queue, list(dict.fromkeys([*listed, *taken, *waiting])))
+    away = len({*listed}.difference(one.id for one in requests))
+    return Sample(requests, fields, away)
 
 
-async def _read(queue: str, ids: Sequence[str]) -> Sample:
+async def _read(queue: str, ids: Sequence[str]) -> tuple[list[RequestCounts], list[OpenFields]]:
     rows = await run_all([hmget(name, *_FIELDS) for name in ids])
     found = []
     for name, row in zip(ids, rows, strict=True):
@@ -221,7 +230,7 @@ async def _read(queue: str, ids: Sequence[str]) -> Sample:
     held = await run_all([Command(b"ZCARD", keys.leases(name)) for name, _ in found])
     both = [(name, fields, count) for (name, fields), count in zip(found, held, strict=True)]
     requests = sorted(map(_request, both), key=lambda one: (one.priority, one.submitted_ms))
-    return Sample(requests, both)
+    return requests, both
 
 
 def _request(row: OpenFields) -> RequestCounts:
@@ -259,6 +268,7 @@ def count_active(queue: str) -> Batch:
             Command(b"XLEN", keys.completed(queue)),
             Command(b"HMGET", keys.conf(queue), *CONF),
             Command(b"TIME"),
+            newest_ended(queue),
         ]
     )
 
@@ -339,7 +349,8 @@ _MOST_TOKENS = 200
 async def snapshot(queue: str) -> Snapshot:
     """Returns the state of a queue now. Raises RedisError."""
     spread = await read_shards(queue)
-    unfinished, ended, (until, text, most, waits), time = await count_active(queue)
+    counted = await count_active(queue)
+    unfinished, ended, (until, text, most, waits), time, newest = counted
     pause = QueuePause(read_until(until), time_ms(time))
     rate = parse_queue_rate(queue, text)
     tokens = await read_waiting(queue, spread.served, _MOST_TOKENS, is_spread=True)
@@ -350,10 +361,22 @@ async def snapshot(queue: str) -> Snapshot:
     took = await read_took(queue, page.workers)
     sample = await read_sample(queue, tokens, took, unfinished)
     is_exact = unfinished <= MOST_REQUESTS
-    demand = Demand(queue, sum(lanes.values()), totals.held, unfinished, pause.is_paused, is_exact)
+    rows = [
+        WaitingRow(one.priority, one.waiting, one.total, one.submitted_ms)
+        for one in sample.requests
+    ]
+    last = endings_of(queue, newest)
+    backlog = backlog_of(
+        *(rows, unfinished, last, page.workers, pause.now_ms),
+        is_paused=pause.is_paused,
+        away=sample.away,
+    )
+    counts = (sum(lanes.values()), totals.held, unfinished)
+    demand = Demand(queue, backlog, *counts, pause.is_paused, is_exact)
     demand = await _demand(demand, sample, pause.now_ms, rate)
     return Snapshot(
         queue=queue,
+        backlog=backlog,
         now_ms=pause.now_ms,
         is_paused=pause.is_paused,
         paused_until_ms=pause.until_ms,
@@ -368,7 +391,7 @@ async def snapshot(queue: str) -> Snapshot:
         demand=demand,
         rate=rate.words if rate is not None else None,
         max_waiting=int(most) if most else None,
-        waiting=int(waits or 0) if most else None,
+        admitted=int(waits or 0) if most else None,
         worker_totals=totals,
         workers=page.workers,
         took=took,

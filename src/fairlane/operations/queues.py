@@ -14,9 +14,17 @@ from typing import Any
 from fairlane.errors import FairlaneError, RedisUnreachable
 from fairlane.model import ENDED
 from fairlane.operations import tokens as backlog
+from fairlane.operations.backlog import (
+    WaitingRow,
+    backlog_of,
+    endings_of,
+    newest_ended,
+    workers_of,
+)
 from fairlane.operations.find import (
     invalid_cursor,
     is_number,
+    list_workers,
     most_urgent,
     read_counts,
     read_cursor,
@@ -24,21 +32,20 @@ from fairlane.operations.find import (
 )
 from fairlane.operations.pause import QueuePause, read_until
 from fairlane.operations.rates import parse_queue_rate
-from fairlane.operations.request_state import completion
 from fairlane.operations.shards import Shards, read_shards, served
 from fairlane.operations.workers import LATEST_MS, beat_ages, is_late
 from fairlane.protocol import keys
 from fairlane.protocol.request_hash import hmget, parse_fields
 from fairlane.protocol.server_info import time_ms
 from fairlane.protocol.steps import Batch, Command, Nodes, OnNode, run_each
-from fairlane.records import QueuePage, QueueStatus, QueueSummary
+from fairlane.records import QueueBacklog, QueuePage, QueueStatus, QueueSummary
 
 MOST_KEYS = 1_000_000  # keys that one page looks at, in all
 MOST_NAMED = 100_000  # keys that are looked at for names like a mistyped one
 _COUNT = 1_000  # keys of one SCAN
-_COUNTED = 100  # unfinished requests, and endings, of a queue whose dead sub-requests are counted
+_COUNTED = 100  # unfinished requests of a queue that are read
 _OWNER = "the queues"
-_DEAD = ("state", "queue", "dead")
+_READ = ("state", "queue", "dead", "priority", "fresh", "total", "born")
 
 
 class _Scan:
@@ -130,31 +137,46 @@ async def _summaries(node: Any, names: list[str]) -> list[QueueSummary]:
             found.append(QueueSummary(name))
             continue
         (present, left, until), requests, workers, ended, newest, active = row
-        waiting = await _tokens(name, served(present or b"", left or b""))
+        tokens = await _tokens(name, served(present or b"", left or b""))
         shards = Shards.of(present or b"").numbers
         pause = QueuePause(read_until(until), now_ms)
-        dead = await _dead(name, newest, active)
+        waits, dead = await _inside(name, newest, active, requests, pause)
         found.append(
             QueueSummary(
-                *(name, waiting, requests, workers, ended, shards),
+                *(name, waits, tokens, requests, workers, ended, shards),
                 *(pause.is_paused, pause.until_ms, dead),
             )
         )
     return found
 
 
-async def _dead(name: str, newest: list[Any], active: list[bytes]) -> int | None:
-    """Counts the dead sub-requests of these endings and of these entries of `active`."""
+async def _inside(
+    name: str, newest: list[Any], active: list[bytes], unfinished: int, pause: QueuePause
+) -> tuple[QueueBacklog | None, int | None]:
+    """Returns what waits, and the dead of these endings and of these entries of `active`."""
     ids = [one.decode("utf-8", "replace") for one in active]
-    rows = await run_each([hmget(one, *_DEAD) for one in ids])
-    count = sum(completion(name, *entry).dead for entry in newest)
-    for row in rows:
-        if isinstance(row, FairlaneError):
-            return None
-        state, home, dead = parse_fields(_DEAD, row)
-        if home == name and state not in ENDED:  # an ending is in the log, or will be soon
-            count += int(dead or 0)
-    return count
+    replies = await run_each([hmget(one, *_READ) for one in ids])
+    ended = endings_of(name, newest)
+    having = [one.id for one in ended if one.dead]
+    rows, away = list[WaitingRow](), 0
+    for request_id, reply in zip(ids, replies, strict=True):
+        if isinstance(reply, FairlaneError):
+            return None, None
+        state, home, *numbers = parse_fields(_READ, reply)
+        if home != name or state in ENDED:  # an ending is in the log, or will be soon
+            away += 1
+            continue
+        dead, *more = (int(number or 0) for number in numbers)
+        having += [request_id] if dead else []
+        rows.append(WaitingRow(*more))
+    kept = await run_each([Command(b"XLEN", keys.dead(one)) for one in dict.fromkeys(having)])
+    count = None if any(isinstance(one, FairlaneError) for one in kept) else sum(kept)
+    waits = backlog_of(
+        *(rows, unfinished, ended, await workers_of(name), pause.now_ms),
+        is_paused=pause.is_paused,
+        away=away,
+    )
+    return waits, count
 
 
 def _counts(name: str, now_ms: int) -> list[Command]:
@@ -163,7 +185,7 @@ def _counts(name: str, now_ms: int) -> list[Command]:
         Command(b"ZCARD", keys.active(name)),
         Command(b"ZCOUNT", keys.workers(name), now_ms - LATEST_MS, b"+inf"),
         Command(b"XLEN", keys.completed(name)),
-        Command(b"XREVRANGE", keys.completed(name), b"+", b"-", b"COUNT", _COUNTED),
+        newest_ended(name),
         Command(b"ZRANGE", keys.active(name), 0, _COUNTED - 1),
     ]
 
@@ -236,18 +258,31 @@ async def queue_status(queue: str, max_requests: int = 1000) -> QueueStatus:
             Command(b"ZRANGE", keys.active(queue), 0, backlog.MOST_READ - 1),
             Command(b"XLEN", keys.completed(queue)),
             Command(b"HMGET", keys.conf(queue), *_CONF),
+            newest_ended(queue),
         ]
     )
     beats = beat_ages(replies[0], time_ms(replies[1]))
-    active, names, logged, bound = replies[2:]
-    requests = await read_counts((await most_urgent(queue, tokens, names))[:max_requests])
+    active, names, logged, bound, newest = replies[2:]
+    now_ms = time_ms(replies[1])
+    urgent = await most_urgent(queue, tokens, names)
+    counts = await read_counts(urgent[: max(max_requests, backlog.MOST_READ)])
+    requests = counts[:max_requests]
+    rows = [WaitingRow(one.priority, one.waiting, one.total, one.submitted_ms) for one in counts]
+    workers = (await list_workers(queue)).workers
+    max_waiting, waits, until, text = bound
+    pause = QueuePause(read_until(until), now_ms)
+    away = len({name.decode("utf-8", "replace") for name in names} - {one.id for one in urgent})
+    waits_now = backlog_of(
+        *(rows, active, endings_of(queue, newest), workers, now_ms),
+        is_paused=pause.is_paused,
+        away=away,
+    )
     stale = await backlog.count_stale(queue, tokens)
     lanes, delayed = backlog.without_stale(tokens.counts, stale)
-    max_waiting, waits, until, text = bound
     rate = parse_queue_rate(queue, text)
-    pause = QueuePause(read_until(until), time_ms(replies[1]))
     return QueueStatus(
         queue=queue,
+        backlog=waits_now,
         lanes=lanes,
         delayed=delayed,
         stale=stale.total(),
@@ -259,7 +294,7 @@ async def queue_status(queue: str, max_requests: int = 1000) -> QueueStatus:
         more=max(0, active - max_requests),
         ended=logged,
         max_waiting=int(max_waiting) if max_waiting else None,
-        waiting=int(waits or 0) if max_waiting else None,
+        admitted=int(waits or 0) if max_waiting else None,
         is_paused=pause.is_paused,
         paused_until_ms=pause.until_ms,
         rate=rate.words if rate is not None else None,

@@ -9,6 +9,7 @@ from fairlane import settings
 from fairlane.common.rate import MOST, OWN, Rate, parse_rates, rate_of, rate_of_queue, rates_text
 from fairlane.common.text import of_queue, when
 from fairlane.errors import FairlaneError, InvalidArgument, RequestEnded, not_found
+from fairlane.operations.request_state import how_it_ended
 from fairlane.operations.tokens import follow_up
 from fairlane.options import check_whole
 from fairlane.protocol import keys, scripts
@@ -253,9 +254,9 @@ async def set_rate(
     if reply.is_gone:
         raise not_found(request_id)
     if reply.is_ended:
-        state = reply.summary.state.decode()
+        shown = how_it_ended(reply.summary)
         raise RequestEnded(
-            f"request {request_id} has ended ({state}): it cannot be given another rate"
+            f"request {request_id} has ended ({shown}): it cannot be given another rate"
         )
 
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from fairlane.common.rate import parse_rates
 from fairlane.errors import not_found
+from fairlane.model import ending_words
 from fairlane.options import read_limits
 from fairlane.protocol import keys, request_hash
 from fairlane.protocol.request_hash import as_text, unpacked
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
     from fairlane.options import Limits
+    from fairlane.protocol.lua import Summary
     from fairlane.protocol.request_hash import HeldPermit
 
 
@@ -203,6 +205,11 @@ async def full_progress(request_id: str) -> tuple[Progress, int]:
         next_retry_ms=due_ms if waiting else None,
     )
     return more, await moment(request_id)
+
+
+def how_it_ended(summary: Summary) -> str:
+    """Returns the state of a request that has ended as it is shown: how it came out."""
+    return ending_words(summary.state.decode(), summary.done, summary.dead)
 
 
 def completion(queue: str, log_id: bytes, fields: Any) -> Completion:

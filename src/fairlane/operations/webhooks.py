@@ -15,6 +15,7 @@ import msgspec
 
 from fairlane import settings
 from fairlane.errors import InvalidArgument, WebhookNotFound
+from fairlane.model import ENDINGS
 from fairlane.operations.completion import last_completion, mark, unmark
 from fairlane.operations.find import filter_of
 from fairlane.protocol import keys
@@ -30,13 +31,13 @@ MOST_HOOKS = 50  # of a queue: each may have one call on its way
 _LONGEST_URL = 2_048
 _LOCK_MS = 10_000  # a server that does not renew it for so long is dead
 _CLOCK_BACK_MS = 120_000  # a pause that begins so far ahead is of a clock that went back
-_STATES = ("done", "cancelled")
 _PREFIX = "whsec_"
 
 
 class Webhook(msgspec.Struct, frozen=True, kw_only=True):
     """Where events are posted: those in one of `states` (none = all) of requests with all `tags`.
 
+    `states` are states and outcomes.
     `secret` signs them, `since` is where its first event is looked for, and `id` is its own.
     """
 
@@ -141,10 +142,10 @@ async def add_webhook(
     keys.check_name("webhook", name)
     check_url(url)
     wanted = filter_of(states=list(states), tags=list(tags))
-    if not wanted.states <= {*_STATES}:
+    if not wanted.states <= {*ENDINGS}:
         raise InvalidArgument(
             f"state {', '.join(sorted(wanted.states))} is not valid: a request ends as "
-            f"{' or '.join(_STATES)}"
+            f"{' or '.join(ENDINGS)}"
         )
     definitions, _ = keys.hooks(queue)
     since = await last_completion(queue)

@@ -102,8 +102,8 @@ ROLES = {
         ),
         _words(
             "exists get getbit getrange hdel hexists hget hgetall hincrby hlen hmget hscan hset"
-            " llen lpos lrange pexpire pttl scan set time unlink xinfo|groups xlen xrange xtrim"
-            " zcard zcount zrange zrangebylex zrangebyscore zrem zscan zscore"
+            " llen lpos lrange pexpire pttl scan set time unlink xinfo|groups xlen xrange xrevrange"
+            " xtrim zcard zcount zrange zrangebylex zrangebyscore zrem zscan zscore"
         )
         | CALL
         | CONFIRM

@@ -403,6 +403,27 @@ class UntilHandled(Awaited):
         self.timeout_s = timeout_s
 
 
+class Signal(Awaited):
+    """Waits until another operation of the process gives the signal; the reply is what it gave.
+
+    Only one operation may wait. A driver sets `wake`, and looks at `is_given` after that.
+    """
+
+    __slots__ = ("is_given", "value", "wake")
+
+    def __init__(self) -> None:
+        self.value: Any = None
+        self.is_given = False
+        self.wake: Callable[[], None] | None = None
+
+    def give(self, value: Any) -> None:
+        """Gives the signal."""
+        self.value = value
+        self.is_given = True
+        if self.wake is not None:
+            self.wake()
+
+
 Step = (
     Command
     | Call[Any]
@@ -418,6 +439,7 @@ Step = (
     | Hurry
     | Handle
     | UntilHandled
+    | Signal
 )
 Operation = Coroutine[Step, Any, T]
 

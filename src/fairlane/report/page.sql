@@ -26,8 +26,9 @@ CREATE VIEW table_latency AS SELECT priority AS band, * EXCLUDE (priority) FROM 
 CREATE VIEW table_latency_each AS FROM latency('priorities') WHERE priority IS NOT NULL;
 CREATE VIEW table_targets AS SELECT priority AS band, * EXCLUDE (priority) FROM aims('shown');
 CREATE VIEW table_targets_each AS FROM aims('priorities') WHERE priority IS NOT NULL;
-CREATE VIEW table_requests AS
-SELECT id AS request, priority, "limit", state, total AS "sub-requests", dead,
+CREATE VIEW table_requests AS  -- the outcome in the words of outcome_words (model.py)
+SELECT id AS request, priority, "limit",
+    if(outcome = 'partly_failed', format('done, {:,} dead', dead), outcome) AS outcome, total AS "sub-requests", dead,
     duration_ms AS took_ms, busy_ms AS "in handlers_ms", use AS "token use_share"
 FROM requests ORDER BY total DESC, log_id;
 CREATE VIEW table_tokens AS

@@ -29,8 +29,8 @@ GRACE_MS = 250  # a take is inverted if a more urgent request was open for so lo
 MOST = 12  # rows of a table on the page
 # The columns that are read, by table of the archive; `since` is about the last one.
 COLUMNS = {
-    "requests": "log_id VARCHAR, id VARCHAR, state VARCHAR, priority INTEGER, limit INTEGER, "
-    "total BIGINT, done BIGINT, dead BIGINT, cancelled BIGINT, results BIGINT, "
+    "requests": "log_id VARCHAR, id VARCHAR, state VARCHAR, outcome VARCHAR, priority INTEGER, "
+    "limit INTEGER, total BIGINT, done BIGINT, dead BIGINT, cancelled BIGINT, results BIGINT, "
     "submitted TIMESTAMPTZ, ended TIMESTAMPTZ, logged TIMESTAMPTZ",
     "results": "request VARCHAR, priority INTEGER, submitted TIMESTAMPTZ, index BIGINT, "
     "worker VARCHAR, status VARCHAR, attempt INTEGER, waited_ms BIGINT, ran_ms DOUBLE, "

@@ -127,9 +127,9 @@ SELECT priority, reason, fingerprint, count(*) AS count, count(DISTINCT request)
 FROM archived_dead GROUP BY ALL ORDER BY count DESC, fingerprint, priority;
 
 CREATE TABLE states AS
-SELECT state, count(*) AS requests, sum(total)::BIGINT AS total, sum(done)::BIGINT AS done,
+SELECT state, outcome, count(*) AS requests, sum(total)::BIGINT AS total, sum(done)::BIGINT AS done,
     sum(dead)::BIGINT AS dead, sum(cancelled)::BIGINT AS cancelled, sum(results)::BIGINT AS results
-FROM archived_requests GROUP BY state ORDER BY state;
+FROM archived_requests GROUP BY ALL ORDER BY state, outcome;
 
 CREATE TABLE requests AS
 WITH busy AS (

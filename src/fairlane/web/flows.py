@@ -52,12 +52,13 @@ class FlowState(msgspec.Struct):
     """A run of a flow; `steps` are those that are still kept, in the flow's order.
 
     `state` is active, done or cancelled. It is unknown if a step is no longer kept, because that
-    one may have been cancelled.
+    one may have been cancelled. `outcome` is as that of a request which has all its sub-requests.
     """
 
     id: str
     flow: str
     state: str
+    outcome: str | None
     steps: list[StepRow]
 
 
@@ -137,7 +138,7 @@ def _flow(found: FlowProgress) -> FlowState:
         )
         for one in found.steps
     ]  # fmt: skip
-    return FlowState(found.id, found.flow, found.state, steps)
+    return FlowState(found.id, found.flow, found.state, found.outcome, steps)
 
 
 _ONE, _GROUP = "/v1/flows/{id}", "Flows"

@@ -15,7 +15,7 @@ from fairlane.live import (
 )
 from fairlane.operations.doctor import examine_queue, examine_servers
 from fairlane.operations.observe import LaneSample, ServerStates, WorkerTotals  # noqa: TC001
-from fairlane.records import RequestCounts  # noqa: TC001  msgspec reads it
+from fairlane.records import QueueBacklog, RequestCounts  # noqa: TC001  msgspec reads it
 from fairlane.web.answers import EVENTS, answer, event_stream
 from fairlane.web.route import Endpoint
 
@@ -144,6 +144,7 @@ class Now(msgspec.Struct, frozen=True):
     """The details of the newest look; they are not kept. `more` counts what is left out."""
 
     queue: str
+    backlog: QueueBacklog
     at_ms: int
     is_exact: bool
     is_paused: bool
@@ -209,6 +210,7 @@ def now_of(found: Snapshot) -> Now:
     requests = sorted(found.requests, key=lambda one: (not one.held, one.priority))[:MOST_REQUESTS]
     return Now(
         queue=found.queue,
+        backlog=found.backlog,
         at_ms=found.now_ms,
         is_exact=found.is_exact,
         is_paused=found.is_paused,

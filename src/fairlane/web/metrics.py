@@ -62,11 +62,13 @@ def families(found: Snapshot, demand: Demand) -> Iterator[Metric]:
         (defined.UNITS, totals.units),
     ):
         yield _plain(metric, found.queue, value)
+    if demand.backlog.grows_per_s is not None:
+        yield _plain(defined.GROWTH, found.queue, demand.backlog.grows_per_s)
     states = Counter(one.state for one in found.requests)
     yield _labelled(defined.REQUESTS, found.queue, {state: states[state] for state in STATES})
     workers = {"alive": totals.alive, "busy": totals.busy, "late": totals.late}
     yield _labelled(defined.WORKERS, found.queue, workers)
-    yield from _by_band(found)
+    yield from _by_band(found, demand)
     yield from _measured(found.queue, found.measured)
     nodes = [one for one in found.servers.nodes if not one.error]
     for metric, memory in (
@@ -76,14 +78,15 @@ def families(found: Snapshot, demand: Demand) -> Iterator[Metric]:
         yield _labelled(metric, found.queue, memory)
 
 
-def _by_band(found: Snapshot) -> Iterator[Metric]:
+def _by_band(found: Snapshot, demand: Demand) -> Iterator[Metric]:
     waiting, running, ready, dead, oldest = (dict.fromkeys(defined.BANDS, 0.0) for _ in range(5))
     for lane in found.lanes:
         band = defined.band_of(lane.priority)
-        waiting[band] += lane.waiting
         running[band] += lane.held
         ready[band] += lane.tokens
         dead[band] += lane.dead
+    for priority, count in demand.backlog.lanes.items():
+        waiting[defined.band_of(priority)] += count
     for one in found.requests:
         if one.may_start(found.now_ms):
             band = defined.band_of(one.priority)

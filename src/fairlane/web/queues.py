@@ -8,7 +8,7 @@ import msgspec
 
 from fairlane.operations.pause import check_period
 from fairlane.operations.queues import list_queues
-from fairlane.records import QueuePage, WorkerPage
+from fairlane.records import QueueBacklog, QueuePage, WorkerPage
 from fairlane.web.answers import answer
 from fairlane.web.route import After, Endpoint, Limit, document, query
 from fairlane.web.trail import trail_of
@@ -24,22 +24,24 @@ _MOST_KEYS = 100_000  # keys that a page of queues looks at
 
 
 class QueueState(msgspec.Struct):
-    """A queue now. `requests` have not ended, `workers` are alive, `lanes` is priority -> tokens.
+    """A queue now: its `backlog` is how much waits. `requests` have not ended, `workers` are alive.
 
-    `delayed` tokens are due later; `ended` is how many endings the completion log keeps. The bound
-    `max_waiting` and the count `waiting` are null without a bound. `paused_until_ms` null:
-    it is not paused, or until it is resumed. Of more than 1,000 workers, those with the newest
-    beats are counted. The answer may be a second old; a change by this server is always in it.
+    `lanes` is priority -> tokens. `delayed` tokens are due later; `ended` is how many endings the
+    completion log keeps. The bound `max_waiting` and `admitted`, which counts for it, are null
+    without a bound. `paused_until_ms` null: it is not paused, or until it is resumed. Of more than
+    1,000 workers, those with the newest beats are counted. The answer may be a second old; a
+    change by this server is always in it.
     """
 
     queue: str
+    backlog: QueueBacklog
     requests: int
     workers: int
     lanes: dict[int, int]
     delayed: int
     ended: int
     max_waiting: int | None
-    waiting: int | None
+    admitted: int | None
     rate: str | None
     shards: list[int]
     is_paused: bool
@@ -66,10 +68,11 @@ async def show(site: Site, _: Call) -> Response:
     found = await site.snapshots.get()
     return answer(
         QueueState(
-            queue=found.queue, requests=found.unfinished, workers=found.worker_totals.alive,
+            queue=found.queue, backlog=found.backlog, requests=found.unfinished,
+            workers=found.worker_totals.alive,
             lanes={one.priority: one.tokens for one in found.lanes if one.tokens},
             delayed=found.delayed, ended=found.ended, max_waiting=found.max_waiting,
-            waiting=found.waiting, rate=found.rate, shards=list(found.shards),
+            admitted=found.admitted, rate=found.rate, shards=list(found.shards),
             is_paused=found.is_paused, paused_until_ms=found.paused_until_ms,
         )
     )  # fmt: skip

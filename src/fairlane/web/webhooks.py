@@ -300,7 +300,7 @@ class Deliverer:
         its receiver would miss it otherwise.
         """
         wanted = hook.webhook
-        if wanted.states and one.state not in wanted.states:
+        if wanted.states and {one.state, one.outcome}.isdisjoint(wanted.states):
             return None
         ended = dt.datetime.fromtimestamp(one.ended_ms / 1000, dt.UTC).isoformat()
         event = Event("request.ended", ended, self._queue.name, one)
@@ -382,7 +382,10 @@ async def _tags_of(one: Completion) -> tuple[str, ...] | None:
 
 
 class NewWebhook(msgspec.Struct, forbid_unknown_fields=True):
-    """A webhook for requests that end in one of `states` (done, cancelled) and have all `tags`."""
+    """A webhook for requests that end in one of `states` and have all `tags`.
+
+    `states` are done, failed, partly_failed and cancelled; done includes the two behind it.
+    """
 
     name: str
     url: str

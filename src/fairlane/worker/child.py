@@ -23,9 +23,11 @@ from fairlane.common import clock
 from fairlane.drivers.aio import AsyncDriver
 from fairlane.drivers.sync import SyncDriver
 from fairlane.errors import FairlaneError
+from fairlane.operations.lease import exchange_unit
 from fairlane.tracing import flush
 from fairlane.worker import termination
 from fairlane.worker.calls import Runner
+from fairlane.worker.feeder import Feeder
 from fairlane.worker.handlers import connect_handlers
 from fairlane.worker.log import Repeats, between_lines
 from fairlane.worker.measures import Metrics
@@ -82,11 +84,13 @@ class Assignment:
         count = len(self.own)
         promoter = Promoter(self.url, self.queue, lambda: tuple(self.own[0].shards) or (0,))
         is_alone = count == 1 and self.tokens > 1
+        sender = exchange_unit(self.queue, self.worker, self.started, self.own[0].unit)
+        feeder = Feeder(sender, sizer) if count > 1 else None
         return [
             Unit(
                 self.queue, self.worker, self.started, record, sizer, measures,
                 tuple(spare for spare in self.spare if spare.owner == record.unit),
-                is_alone, on_delay=promoter.after,
+                is_alone, feeder, on_delay=promoter.after,
             )
             for record in self.own
         ]  # fmt: skip

@@ -12,11 +12,13 @@ from fairlane.common import clock
 from fairlane.errors import FairlaneError, NodeAway, RedisUnfit, RedisUnreachable
 from fairlane.operations import rates, tokens
 from fairlane.operations.durability import confirm_settled
-from fairlane.operations.lease import complete, exchange, exchange_unit, new_op, slice_of
+from fairlane.operations.lease import complete, exchange_unit, slice_of
 from fairlane.operations.rates import hold
 from fairlane.operations.tokens import parse
 from fairlane.protocol import keys, scripts
 from fairlane.protocol.steps import Batch, Call, Command, Handle, LazySteps, Pause, UntilHandled
+from fairlane.worker.feeder import Portion
+from fairlane.worker.feeder import send as send_exchange
 from fairlane.worker.unit import (
     Acquired,
     FollowUps,
@@ -355,7 +357,7 @@ async def settle_and_acquire(
         is_going_on = any(lease.slice.waiting for lease in done)
         lanes = unit.turns.lanes(returned.lane if is_going_on else b"")
         settled = done + waiting[fits:]
-        acquired = await acquire_next(unit, settled, returned, lanes, most)
+        acquired = await acquire_next(unit, settled, returned, lanes, most, shared=fits > 0)
         if acquired is not None:
             acquired.leases = waiting[:fits] + acquired.leases
             returned.more += unit.measures.due()  # the unit may not come back to its pop for long
@@ -375,21 +377,21 @@ async def acquire_next(
 ) -> Acquired | None:
     """Settles leases, and acquires leases for up to `most` tokens of these lanes, in one call.
 
-    `shared`: the unit has other leases, too, so a death is charged to none.
+    `shared`: the unit has other leases, too, so a death is charged to none. If it has none and
+    takes one token at most, it makes the exchange with the other units of its process.
     None: nothing was done, because the server is a cluster, or refused to run the script. If one
     step is refused, it is repeated alone, so that its error does not affect the others.
     """
-    sent, op = clock.mono_s(), new_op()
-    sizes = unit.sizer.sizes(unit.share) if most else []
-    step = exchange(
-        exchange_unit(unit.queue, unit.worker, unit.started, unit.record.unit), op,
-        ((lease.slice, part_of(lease)) for lease in done),
-        lanes=lanes, want=most, shared=shared, sizes=sizes,
-    )  # fmt: skip
-    # If this process dies before the reply, the supervisor sends the exchange again.
-    unit.record.begin_exchange(op)
+    settled = [(lease.slice, part_of(lease)) for lease in done]
+    size = sum([lease.outcome.size for lease in done if lease.outcome is not None])
+    portion = Portion(unit.record, settled, size, lanes, wants=most > 0)
     try:
-        reply = await step
+        if unit.feeder is not None and most <= 1 and not shared:
+            reply = await unit.feeder.exchange(portion)
+        else:
+            sender = exchange_unit(unit.queue, unit.worker, unit.started, unit.record.unit)
+            sizes = unit.sizer.sizes(unit.share) if most else []
+            reply = await send_exchange(sender, [portion], most, sizes, shared=shared)
     except RedisUnfit:  # the user may not read the lanes, or one is no list
         reply = None
     if reply is None:
@@ -398,7 +400,7 @@ async def acquire_next(
         return None
     add_rest(returned, reply)
     await _note_settled(unit, done, reply.settled, returned)
-    acquired = await _note_acquired(unit, reply, op, sent, dict(sizes), returned, shared=shared)
+    acquired = await _note_acquired(unit, reply, portion, returned, shared=shared)
     acquired.is_full = 1 < most == len(reply.tokens)
     return acquired
 
@@ -424,19 +426,13 @@ async def _note_settled(
 
 
 async def _note_acquired(
-    unit: Unit,
-    reply: ExchangeReply,
-    op: bytes,
-    sent: float,
-    sizes: dict[str, int],
-    returned: FollowUps,
-    *,
-    shared: bool,
+    unit: Unit, reply: ExchangeReply, asked: Portion, returned: FollowUps, *, shared: bool
 ) -> Acquired:
-    """Puts what was acquired at `sent` on the board."""
+    """Puts what was acquired on the board."""
     if not reply.tokens:
         unit.record.end_acquire()
         return Acquired(returned.lane)
+    op, sizes = asked.op, dict(asked.sizes)
     tokens, share = [parse(raw) for raw in reply.tokens], 1
     if len(tokens) > 1:
         shared = True
@@ -450,7 +446,7 @@ async def _note_acquired(
         taken = slice_of(token, op, acquired)
         if taken is not None:
             record = unit.free.pop()
-            note_lease(record, taken, sent, shared=shared)
+            note_lease(record, taken, asked.sent, shared=shared)
             leases.append(Lease(taken, record, sizes.get(token.request_id, 1) // share or 1))
         else:
             alone += acquired.is_alone

@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from fairlane.protocol.steps import Pop, Popped
     from fairlane.worker.board import LeaseRecord
     from fairlane.worker.calls import Outcome
+    from fairlane.worker.feeder import Feeder
     from fairlane.worker.measures import Metrics
 
 
@@ -173,7 +174,8 @@ class Unit:
     """One thread or task of a worker, which holds one lease or several.
 
     `spare` are the records of further leases. `is_alone`: no other unit is in its process, so it
-    may prefetch. `has_one_server`: as far as is known, one server has all keys.
+    may prefetch. Several units of a process make exchanges together with their `feeder`.
+    `has_one_server`: as far as is known, one server has all keys.
     `on_delay` is called with the ms for which tokens were delayed.
     """
 
@@ -185,6 +187,7 @@ class Unit:
     measures: Metrics
     spare: tuple[LeaseRecord, ...] = ()
     is_alone: bool = False
+    feeder: Feeder | None = None
     has_one_server: bool = True
     on_delay: Callable[[int], None] | None = None
     has_waited: bool = False  # for the queue's rate, as long as its bucket had named

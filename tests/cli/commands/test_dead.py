@@ -75,10 +75,10 @@ def test_a_request_without_dead_sub_requests_has_none_to_list_or_requeue(program
 
 def test_a_queues_requests_with_dead_ones(dead: Callable, program: Program):
     dead(b"1\n2\nother\n")
-    assert program("dead", "list").out == b"mine  done  3 dead: 3 rejected\n"
-    assert listed(program) == [
-        {"id": "mine", "state": "done", "dead": 3, "reasons": {"rejected": 3}}
-    ]
+    assert program("dead", "list").out == b"mine  failed  3 kept: 3 rejected\n"
+    (row,) = listed(program)
+    assert (row["id"], row["state"], row["outcome"]) == ("mine", "done", "failed")
+    assert (row["dead"], row["kept"], row["reasons"]) == (3, 3, {"rejected": 3})
     assert listed(program, "--queue", "slow") == []
 
 
@@ -122,9 +122,8 @@ def test_the_reason_of_a_death_is_a_phrase(program: Program, redis_url: str):
     )
     with Queue.from_url(redis_url, name="req") as queue:
         Worker(queue, fail_or_reject).run(until_idle=True)
-    assert (
-        program("dead", "list").out == b"mine  done  2 dead: 1 failed every attempt, 1 rejected\n"
-    )
+    line = b"mine  failed  2 kept: 1 failed every attempt, 1 rejected\n"
+    assert program("dead", "list").out == line
     groups = program("dead", "list", "mine").out.decode()
     assert "  1 dead (failed every attempt): ValueError: bad port b'1'\n" in groups
     first, second = program("dead", "list", "mine", "--each").out.decode().splitlines()
@@ -166,7 +165,7 @@ def test_requeued_after_the_end_they_run_in_a_new_request(
     ("answer", "counted"),
     [
         (None, "active: 0 of 2 done; next: fairlane wait {}"),
-        (refuse, "done: 0 of 2 done, 2 dead: fairlane dead list {}"),
+        (refuse, "failed: 0 of 2 done, 2 dead: fairlane dead list {}"),
         (lambda _, body: body, "done: 2 of 2 done; next: fairlane results {}"),
     ],
     ids=["active", "all dead", "all done"],
@@ -196,7 +195,7 @@ def test_all_dead_requeued_after_the_end_are_not_sought_in_the_list(
     dead(b"1\n2\nother\n")
     again = program("dead", "requeue", "mine", "--all").id
     gone = f"all requeued as {again} or dropped since"
-    assert f"state     done, 3 of 3 dead: {gone}\n" in program("status", "mine").out.decode()
+    assert f"state     failed, 3 of 3 dead: {gone}\n" in program("status", "mine").out.decode()
     for command in ("wait", "results"):
         ended = program(command, "mine")
         assert ended.code == 1

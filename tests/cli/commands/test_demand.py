@@ -9,18 +9,30 @@ if TYPE_CHECKING:
     from tests.cli.program import Program
 
 
-def test_it_prints_a_number(program: Program):
-    assert program("demand").out == b"0\n"
+def test_it_prints_what_waits_and_what_could_start(program: Program):
+    nothing = b"waiting   0\ndemand    0 more leases could start\n"
+    assert program("demand").out == nothing
     program("submit", "-", "--id", "mine", "--limit", 4, stdin=b"a\n" * 100)
     program("submit", "-", "--id", "late", "--delay", "1h", stdin=b"a\n")
-    assert program("demand").out == b"4\n"
-    assert program("demand", "--queue", "other").out == b"0\n"
+    waits = b"waiting   101; nothing works on them now\ndemand    4 more leases could start\n"
+    assert program("demand").out == waits
+    assert program("demand", "--queue", "other").out == nothing
 
 
 def test_json_has_what_a_scaler_reads(program: Program):
     program("submit", "-", "--id", "mine", "--limit", 4, stdin=b"a\n" * 100)
     assert json.loads(program("demand", "--json").out) == {
         "queue": "req",
+        "backlog": {
+            "waiting": 100,
+            "empty_ms": None,
+            "grows_per_s": 0.0,
+            "came_per_s": 0.0,
+            "done_per_s": 0.0,
+            "lanes": {"5": 100},
+            "is_exact": True,
+            "is_paused": False,
+        },
         "demand": 4,
         "held": 0,
         "requests": 1,

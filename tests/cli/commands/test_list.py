@@ -38,7 +38,7 @@ def test_a_table_of_running_and_ended_requests(program: Program, redis_url: str)
     ]
     assert rows[0].split()[:7] == ["held", "active", "1", "0", "0", "1", "1/3"]
     assert rows[1].split()[:6] == ["off", "cancelled", "5", "0", "0", "1"]
-    assert rows[2].split()[:6] == ["ill", "done", "5", "0", "2", "2"]
+    assert rows[2].split()[:6] == ["ill", "failed", "5", "0", "2", "2"]
     assert re.search(r" \d+(s|\d ms) ago +\d+(s|\d* ms) ago$", rows[2])
 
 

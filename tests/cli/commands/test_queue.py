@@ -37,14 +37,14 @@ def test_a_bound_is_set_shown_and_taken_away(program: Program, redis_client: red
     assert ended.out == TWO
     expected |= {"max_waiting": 1_000_000, "waiting": 2}
     assert json.loads(program("queue", "show", "--json").out) == expected
-    assert "waiting   2 of at most 1,000,000 sub-requests\n" in program("status").out.decode()
+    assert "bound     2 of at most 1,000,000 sub-requests\n" in program("status").out.decode()
     found = json.loads(program("status", "--json").out)
-    assert (found["max_waiting"], found["waiting"]) == (1_000_000, 2)
+    assert (found["max_waiting"], found["admitted"]) == (1_000_000, 2)
     assert b"any number" in program("queue", "set", "--max-waiting", 0).out
     assert redis_client.hgetall("{req}:conf") == {}
     found = json.loads(program("status", "--json").out)
-    assert (found["max_waiting"], found["waiting"]) == (None, None)
-    assert b"waiting" not in program("status").out
+    assert (found["max_waiting"], found["admitted"]) == (None, None)
+    assert b"bound" not in program("status").out
 
 
 def test_the_bound_is_that_queues_alone(program: Program):

@@ -74,7 +74,7 @@ def test_each_role_does_its_part_and_nothing_it_needs_is_refused(as_role: As):
     given = b"a\n" * 40 + b"fail\n"
     as_role("producer", "submit", "-", "--id", "r1", "--attempts", 1, stdin=given)
     as_role("worker", "worker", "--handler", "mine:shout", "--until-idle")
-    assert as_role("producer", "wait", "r1", code=1) == b"done\n"
+    assert as_role("producer", "wait", "r1", code=1) == b"done, 1 dead\n"
     assert as_role("producer", "results", "r1", code=1).startswith(b"A\nA\n")
     as_role("producer", "status", "r1")
     as_role("producer", "submit", "-", "--id", "r2", stdin=b"a\n")

@@ -46,7 +46,7 @@ def test_a_queue_with_more_to_show_has_its_rows(has: str, program: Program, redi
     said = program("status").out.decode().splitlines()
     assert said[0].split() == ["queue", "req"]
     assert "requests  none" in said
-    assert "lanes     empty" in said
+    assert "tokens    none" in said
 
 
 def test_a_request_that_no_worker_serves_is_reported_as_such(program: Program, redis_client: Any):
@@ -75,7 +75,8 @@ def test_a_queue_at_a_glance(program: Program, redis_url: str):
     hold(redis_url)
     said = program("status").out.decode()
     assert "requests  2 active" in said
-    assert "lanes     0: 1 token, 5: 1 token" in said
+    assert "waiting   2; nothing works on them now\n          1 in lane 0, 1 in lane 5\n" in said
+    assert "tokens    0: 1 token, 5: 1 token" in said
     rows = [line.split() for line in said.splitlines()[-2:]]
     assert rows == [
         ["early", "active", "0", "0", "0", "2", "1/3"],
@@ -126,7 +127,7 @@ def test_tokens_of_a_cancelled_request_are_no_demand(program: Program):
     program("submit", "-", "--id", "mine", "--limit", 12, stdin=b"a\n" * 12)
     program("cancel", "mine")
     said = program("status").out.decode()
-    assert "lanes     empty\n" in said
+    assert "tokens    none\n" in said
     assert "stale     12 tokens are left over: workers discard them\n" in said
     found = json.loads(program("status", "--json").out)
     assert (found["lanes"], found["stale"]) == ({}, 12)
@@ -143,7 +144,7 @@ def test_workers_are_listed_with_the_age_of_their_last_beat(
     register(redis_client, "fresh:1", age_ms=-60_000)
     lines = program("status").out.decode().splitlines()
     assert "workers   fresh:1, beat 0 ms ago" in lines
-    assert re.fullmatch(r" {10}late:1, no beat for \d+s: stopped or dead", lines[5])
+    assert re.fullmatch(r" {10}late:1, no beat for \d+s: stopped or dead", lines[6])
     assert json.loads(program("status", "--json").out)["workers"] == ["fresh:1"]
 
 
@@ -154,14 +155,14 @@ def test_no_more_than_twenty_workers_are_listed(program: Program, redis_client: 
     assert "          and 3 more (--json shows them)\n" in said
 
 
-def test_a_request_that_is_done_and_dead_names_the_next_command(program: Program, redis_url: str):
+def test_a_request_that_failed_names_the_next_command(program: Program, redis_url: str):
     def die(_: int, __: bytes) -> bytes:
         raise Dead("it cannot be")
 
     program("submit", "-", "--id", "mine", stdin=b"a\nb\n")
     settle(redis_url, die)
     said = program("status", "mine").out.decode()
-    assert "state     done, 2 of 2 dead: fairlane dead list mine\n" in said
+    assert "state     failed, 2 of 2 dead: fairlane dead list mine\n" in said
 
 
 def test_one_request_in_detail(program: Program, redis_url: str):

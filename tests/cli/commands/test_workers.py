@@ -57,13 +57,13 @@ def test_queues_with_what_is_in_them(program: Program, redis_url: str):
     ended = program("queues")
     assert (ended.code, ended.err) == (0, "")
     assert [line.split() for line in ended.out.decode().splitlines()] == [
-        ["QUEUE", "WAITING", "REQUESTS", "WORKERS", "ENDED", "DEAD"],
-        ["idle", "0", "0", "1", "0", "0"],
-        ["mail", "2", "1", "0", "0", "0"],
+        ["QUEUE", "WAITING", "TREND", "REQUESTS", "WORKERS", "TOKENS", "ENDED", "DEAD"],
+        ["idle", "0", "0", "1", "0", "0", "0"],
+        ["mail", "3", "nothing", "works", "on", "them", "now", "1", "0", "2", "0", "0"],
     ]
     found = json.loads(program("queues", "--json").out)
     assert [one["name"] for one in found["queues"]] == ["idle", "mail"]
-    assert (found["queues"][1]["waiting"], found["after"]) == (2, None)
+    assert (found["queues"][1]["tokens"], found["after"]) == (2, None)
 
 
 def test_no_queue_is_a_note_and_a_wrong_cursor_is_refused(program: Program):
@@ -75,5 +75,5 @@ def test_no_queue_is_a_note_and_a_wrong_cursor_is_refused(program: Program):
 
 def test_a_queue_of_another_type_has_no_counts(program: Program, redis_client: redis.Redis):
     redis_client.set(keys.active("odd"), "x")
-    assert program("queues").out.decode().splitlines()[1].split() == ["odd", *"-----"]
+    assert program("queues").out.decode().splitlines()[1].split() == ["odd", *"------"]
     redis_client.delete(keys.active("odd"))

@@ -88,7 +88,9 @@ async def test_long_names_fit_a_narrow_terminal(size: tuple[int, int]):
         await settle(pilot, app)
         lines = shown(app).splitlines()
         assert len(lines) == size[1]
-        assert [line.split()[0] for line in lines[1:5]] == ["done", "waited", "workers", "requests"]
+        assert [line.split()[0] for line in lines[1:6]] == [
+            *("waiting", "done", "waited", "workers", "requests"),
+        ]
         table = app.query_one("#rows")
         assert not table.show_horizontal_scrollbar
         heads = next(line for line in lines if "REQUEST" in line).split()
@@ -183,7 +185,7 @@ async def test_text_from_redis_cannot_command_the_terminal():
 def test_a_summary_of_late_workers_is_in_words():
     found = snapshot_of(request("r1"), workers=(worker("h:1"),))
     frames = [frame_of(1, found, Rates(done=12_345.0, failed=0.0))]
-    assert "done    12.3k/s" in top.summary(found, frames)[0]
+    assert "done    12.3k/s" in top.summary(found, frames)[1]
 
 
 def test_lanes_that_do_not_fit_are_counted():

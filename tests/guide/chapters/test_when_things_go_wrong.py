@@ -44,10 +44,13 @@ def test_the_chapter_runs(redis_url: str, tmp_path: Path):
 def check_failures(printed: Printed) -> None:
     """Checks each of the four ways to die, with its reason."""
     assert printed.by("fairlane wait pays") == (
-        "done\nexit code 1\nanna 5 fee 20\nbert 10 fee 10\n\n\n\n\ngina 50 fee 2\nexit code 1\n"
+        "done, 4 dead\nexit code 1\n"
+        "anna 5 fee 20\nbert 10 fee 10\n\n\n\n\ngina 50 fee 2\nexit code 1\n"
     )
     listed = printed.by("fairlane dead list pays\n")
-    assert "pays  done  4 dead: 1 failed every attempt, 1 died, 1 rejected, 1 timed out\n" in listed
+    assert (
+        "pays  done, 4 dead  4 kept: 1 failed every attempt, 1 died, 1 rejected, 1 timed out\n"
+    ) in listed
     for reason, error in (
         ("rejected", "twelve is no amount"),
         ("died", r"the process of the handler ended by exit 7"),

@@ -37,13 +37,16 @@ def test_the_page_runs(redis_url: str, tmp_path: Path):
         (found,) = [shown for text, shown in printed.items() if command in text]
         return found
 
+    assert "done, 2 dead\n" in by("fairlane wait order-1")
     assert "exit code 1\ndone\n" in by("fairlane wait order-1")
     check_requests(by("list --queue shop\n"), by("--state running"), by("AFTER="))
     check_causes(by("fairlane why"), by("queue.why"))
     (worker,) = rows(by("fairlane workers"))[1:]
     assert (worker[1], worker[-2:]) == ("alive", ["1", "lease"])
     check_errors(by("fairlane errors"))
-    endings = re.findall(r"^\d+-\d  \S+Z  done  (\S+)  ", by("fairlane completions"), re.MULTILINE)
+    endings = re.findall(
+        r"^\d+-\d  \S+Z  done(?:, 2 dead)?  (\S+)  ", by("fairlane completions"), re.MULTILINE
+    )
     assert sorted(endings) == ["order-1", "order-3"]
     watched = by("--watch").splitlines()
     assert watched[0].startswith("cancel")

@@ -48,7 +48,9 @@ def test_the_demand_is_the_sum_of_free_permits_or_ready_work(queue: Queue, drive
     """Paused, cancelled and delayed requests, and those that wait for others, add nothing."""
     submit_all_kinds(queue, driver)
     found = queue.demand()
-    assert found == Demand("req", sum(BY_HAND.values()), 3, 9, is_paused=False, is_exact=True)
+    assert found == Demand(
+        "req", found.backlog, sum(BY_HAND.values()), 3, 9, is_paused=False, is_exact=True
+    )
     assert found.wanted == sum(BY_HAND.values()) + 3
 
 
@@ -71,8 +73,15 @@ def test_the_demand_of_very_many_requests_is_exact(
     for kind in range(3):
         queue.submit_many([[b"x"] * 3] * 400, limit=1 + kind)
     monkeypatch.setattr(estimate, "_PART", 10)
-    assert queue.demand() == Demand(
-        "req", sum(BY_HAND.values()) + 400 * (1 + 2 + 3), 3, 1_209, is_paused=False, is_exact=True
+    found = queue.demand()
+    assert found == Demand(
+        "req",
+        found.backlog,
+        sum(BY_HAND.values()) + 400 * (1 + 2 + 3),
+        3,
+        1_209,
+        is_paused=False,
+        is_exact=True,
     )
 
 
@@ -89,7 +98,10 @@ def test_a_request_that_waits_costs_one_command(queue: Queue):
 
     found = drive(queue.driver, estimate.demand("req"), note)
     assert (found.demand, found.held) == (9, 1)
-    assert [sent.count(name) for name in (b"HMGET", b"ZCARD")] == [5 + 1, 1]
+    assert [sent.count(name) for name in (b"HMGET", b"ZCARD")] == [
+        5 + 1,
+        1 + 1,
+    ]  # of the workers, too
 
 
 def test_retries_count_when_they_are_due(lane: Lane):
@@ -131,7 +143,9 @@ def test_a_rate_of_the_queue_bounds_the_demand_as_that_of_a_request(queue: Queue
 
 
 def test_an_empty_queue_has_no_demand(queue: Queue):
-    assert queue.demand() == Demand("req", 0, 0, 0, is_paused=False, is_exact=True)
+    found = queue.demand()
+    assert (found.backlog.waiting, found.backlog.empty_ms, found.backlog.lanes) == (0, 0, {})
+    assert found == Demand("req", found.backlog, 0, 0, 0, is_paused=False, is_exact=True)
 
 
 def test_what_belongs_to_no_request_of_this_queue_is_left_out(

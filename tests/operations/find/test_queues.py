@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import pytest
@@ -37,10 +38,13 @@ def test_each_queue_is_listed_once_with_what_is_in_it(queue: Queue, redis_client
     old.submit_request([b"x"])
     work_off(queue.driver, "old")
     beat(queue, "c:1")
-    assert queue.driver.run(list_queues()).queues == [
-        QueueSummary("mail", waiting=3, requests=2, workers=1, ended=0, dead=0),
-        QueueSummary("old", waiting=0, requests=0, workers=0, ended=1, dead=0),
-        QueueSummary("req", waiting=0, requests=0, workers=1, ended=0, dead=0),
+    found = queue.driver.run(list_queues()).queues
+    waits = [one.backlog and (one.backlog.waiting, one.backlog.lanes) for one in found]
+    assert waits == [(5, {5: 4, 90: 1}), (0, {}), (0, {})]
+    assert [replace(one, backlog=None) for one in found] == [
+        QueueSummary("mail", tokens=3, requests=2, workers=1, ended=0, dead=0),
+        QueueSummary("old", tokens=0, requests=0, workers=0, ended=1, dead=0),
+        QueueSummary("req", tokens=0, requests=0, workers=1, ended=0, dead=0),
     ]
 
 
@@ -57,7 +61,7 @@ def test_shards_are_counted_with_their_queue(queue: Queue):
     queue.set_shards(3)
     queue.submit_many([[b"x"]] * 12, limit=1)
     (found,) = queue.driver.run(list_queues()).queues
-    assert (found.name, found.waiting, len(found.shards)) == ("req", 12, 3)
+    assert (found.name, found.tokens, len(found.shards)) == ("req", 12, 3)
 
 
 def test_keys_of_other_programs_are_no_queues(queue: Queue, redis_client: redis.Redis):
@@ -77,7 +81,7 @@ def test_a_queue_that_cannot_be_read_is_listed_without_counts(
     queue.submit_request([b"x"])
     found = queue.driver.run(list_queues()).queues
     assert found[0] == QueueSummary("odd")
-    assert (found[1].name, found[1].waiting) == ("req", 1)
+    assert (found[1].name, found[1].tokens) == ("req", 1)
     redis_client.delete(keys.active("odd"))
 
 

@@ -17,7 +17,7 @@ SERVER = {"redis", "struct"}  # what the server adds to Lua
 LUA = {"error", "ipairs", "math", "pairs", "pcall", "string", "table", "tonumber", "tostring"}
 ALLOWED = SERVER | LUA | {"type", "unpack"}
 QUEUE = {"active", "completed", "conf", "firing", "loads", "logged", "ticks"}
-UNIT = {"lanes", "taken", "place", "op", "ttl"}  # where it takes tokens, and what it notes
+UNIT = {"lanes", "taken", "op", "ttl"}  # where it takes tokens, and what it notes
 FREE = {  # what a library takes from the script that includes it, which all of them name the same
     "lib/queue.lua": QUEUE,
     "lib/exchange.lua": QUEUE | UNIT | {"KEYS", "select_request"},

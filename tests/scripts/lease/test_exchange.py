@@ -448,6 +448,95 @@ def test_after_the_end_there_is_nothing_to_settle(one: Lane):
     assert exchange(one, lease(held)).settled == [b"gone"]
 
 
+# ------------------------------------------------------------------ several units
+
+
+SEVERAL = {"place": "x3 x1 x7"}
+
+
+def notes(lane: Lane) -> dict[bytes, list[bytes]]:
+    """Returns unit -> the words of its note: the op, and the tokens."""
+    return {place: note.split() for place, note in lane.client.hgetall(DISPATCH[5]).items()}
+
+
+def three_requests(lane: Lane) -> list[bytes]:
+    """Makes three requests of one sub-request; returns their tokens in the order of their lane."""
+    for request in (lane, other(lane), other(lane, "r3")):
+        dispatch(lane, request.start(1, limit=1), request.id)
+    return [*reversed(lane.client.lrange(OWN, 0, -1))]
+
+
+def test_each_of_several_units_takes_one_token_and_has_a_note_of_its_own(one: Lane):
+    """A later call of some of them leaves the notes of the others, which still hold theirs."""
+    tokens, op, later = three_requests(one), one.new_op(), one.new_op()
+    reply = exchange(one, want=3, sizes={}, op=op, **SEVERAL)
+    assert reply.tokens == tokens
+    expected = {b"x3": tokens[0], b"x1": tokens[1], b"x7": tokens[2]}
+    assert notes(one) == {place: [op.encode(), token] for place, token in expected.items()}
+    assert one.client.pttl(DISPATCH[5]) > 0
+    exchange(one, want=1, op=later, place="x1")
+    assert notes(one)[b"x3"] == [op.encode(), tokens[0]]
+    assert notes(one)[b"x1"] == [later.encode()]
+
+
+def test_the_leases_of_several_units_are_not_shared(one: Lane):
+    """Each unit has one, so a retry whose death must be charged need not come alone."""
+    held = one.begin(1, limit=1)
+    reply = one.complete(held, [], [(held.ids[0], "retry", 0)])
+    dispatch(one, toks(reply[2]))
+    two = other(one)
+    dispatch(two, two.start(2, limit=2), "r2")
+    reply = exchange(one, want=3, sizes={}, **SEVERAL)
+    assert reply.words == ["ok"] * 3
+    for request in (one, two):
+        held_ones = [text for text in request.permits().values() if text.startswith("h:")]
+        assert {text.split(":")[6] for text in held_ones} == {""}
+
+
+def test_the_units_that_get_no_token_have_an_empty_note(one: Lane):
+    """So a repeat pops nothing for them, whatever has come meanwhile."""
+    tokens, op = three_requests(one), one.new_op()
+    one.client.lpop(OWN)
+    first = exchange(one, want=3, sizes={}, op=op, **SEVERAL)
+    assert first.tokens == tokens[:2]
+    dispatch(one, [Tok(5, "4", "9")], "r4")
+    again = exchange(one, want=3, sizes={}, op=op, **SEVERAL)
+    assert again.tokens == tokens[:2]
+    assert [held.fence for held in again.held] == [held.fence for held in first.held]
+    assert one.client.llen(OWN) == 1
+
+
+def test_a_supervisor_asks_for_the_lease_of_one_of_several_units(one: Lane):
+    """It sends the op with this unit alone."""
+    tokens, op = three_requests(one), one.new_op()
+    first = exchange(one, want=3, sizes={}, op=op, **SEVERAL)
+    again = exchange(one, want=0, sizes={}, op=op, place="x1")
+    assert again.tokens == tokens[1:2]
+    assert again.held[0].fence == first.held[1].fence
+
+
+@for_each("place", ["x3", "x1", "x7"])
+def test_a_call_of_several_units_that_comes_too_late_pops_nothing(one: Lane, place: str):
+    """The supervisor asked for one of them before, or one of them has made another call since."""
+    three_requests(one)
+    early, late = one.new_op(), one.new_op()
+    for op in (early, late):
+        exchange(one, want=0, op=op, place=place)
+        assert exchange(one, want=3, sizes={}, op=early, **SEVERAL).tokens == []
+    assert one.client.llen(OWN) == 3
+
+
+def test_several_units_settle_and_those_that_take_nothing_note_nothing(one: Lane):
+    """The first ones take a token."""
+    held = one.begin(2, limit=1, count=1)
+    two, op = other(one), one.new_op()
+    dispatch(two, (tokens := two.start(1, limit=1)), "r2")
+    reply = exchange(one, lease(held), want=1, sizes={}, op=op, place="x2 x4")
+    assert reply.settled == [b"ok"]
+    taken = f"r2#{tokens[0].k}.{tokens[0].g}".encode()
+    assert notes(one) == {b"x2": [op.encode(), taken], b"x4": [op.encode()]}
+
+
 # ------------------------------------------------------------------ malformed, damaged, full
 
 
@@ -460,6 +549,9 @@ def test_after_the_end_there_is_nothing_to_settle(one: Lane):
         ({"measured": -1}, "BADARGUMENT"),
         ({"measured": 0.5}, "BADARGUMENT"),
         ({"want": "some"}, "BADARGUMENT"),
+        ({"place": ""}, "BADARGUMENT"),
+        ({"place": "x0 x1", "want": 3}, "BADARGUMENT"),
+        ({"place": " ".join(f"x{i}" for i in range(401)), "want": 1}, "BADARGUMENT"),
         ({"least": "x"}, "BADARGUMENT"),
         ({"longest": "x"}, "BADARGUMENT"),
         ({"most": "x"}, "BADARGUMENT"),

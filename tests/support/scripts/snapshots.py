@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from fairlane.operations.backlog import WaitingRow, backlog_of
 from fairlane.operations.lease import Measured
 from fairlane.operations.observe import (
     LaneSample,
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
 NOW_MS = 1_800_000_000_000
+NO_BACKLOG = backlog_of([], 0, [], [], NOW_MS, is_paused=False)
 
 
 def measured(done: int, waited_ms: int = 10, ran_us: int = 500, failed: int = 0) -> Measured:
@@ -66,18 +68,23 @@ def snapshot_of(
         lane.tokens += max(0, min((one.limit or 0) - one.held, one.waiting))
     held = sum(one.held for one in requests)
     tokens = sum(lane.tokens for lane in lanes.values())
+    rows = [WaitingRow(one.priority, one.waiting, one.total, one.submitted_ms) for one in requests]
+    backlog = backlog_of(rows, len(rows), [], workers, NOW_MS, is_paused=False)
     usual: dict[str, Any] = {
-        "queue": "req", "now_ms": NOW_MS + round(1000 * after_s), "is_paused": False,
+        "queue": "req", "backlog": backlog,
+        "now_ms": NOW_MS + round(1000 * after_s), "is_paused": False,
         "paused_until_ms": None, "unfinished": len(requests), "ended": 0, "is_exact": True,
         "lanes": [lanes[priority] for priority in sorted(lanes)], "delayed": 0, "stale": 0,
         "requests": list(requests), "oldest": requests[0] if requests else None,
-        "demand": Demand("req", tokens, held, len(requests), is_paused=False, is_exact=True),
+        "demand": Demand(
+            "req", backlog, tokens, held, len(requests), is_paused=False, is_exact=True
+        ),
         "worker_totals": WorkerTotals(
             len(workers), sum(one.leases > 0 for one in workers), 0,
             sum(one.units or 0 for one in workers), held, 5.0, 400,
         ),
         "workers": list(workers), "took": {}, "measured": dict(stats or {}),
         "servers": ServerStates([ServerState("", "Valkey", "9.0.0", "primary", used=1 << 20)]),
-        "shards": (), "rate": None, "max_waiting": None, "waiting": None,
+        "shards": (), "rate": None, "max_waiting": None, "admitted": None,
     }  # fmt: skip
     return Snapshot(**(usual | given))

@@ -226,7 +226,12 @@ def test_the_queue_is_shown_paused_and_resumed(serving: Serving):
 def test_queues_and_workers_are_listed(serving: Serving):
     submit(serving, bodies=["a"])
     (row,) = serving.curl("/v1/queues").json["queues"]
-    assert (row["name"], row["waiting"], row["requests"], row["is_paused"]) == ("req", 1, 1, False)
+    assert (row["name"], row["backlog"]["waiting"], row["requests"], row["is_paused"]) == (
+        "req",
+        1,
+        1,
+        False,
+    )
     assert is_problem(serving.curl("/v1/queues?after=x"), 422, "cursor")
     assert serving.curl("/v1/workers").json == {"workers": [], "more": 0}
 

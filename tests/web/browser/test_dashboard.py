@@ -12,6 +12,7 @@ from tests.support.wait import wait_until
 from tests.web.browser.browser import WAIT_S
 
 if TYPE_CHECKING:
+    from tests.cli.program import Program
     from tests.web.browser.browser import Browser
     from tests.web.serving import Serving
 
@@ -242,6 +243,39 @@ def test_dead_sub_requests_are_grouped_and_run_again(browser: Browser, serving: 
     browser.click("article button", "Requeue")
     confirm(browser, "1 dead sub-request of mail will run again")
     browser.one(".toast", "1 sub-request will run again in request")
+    browser.open("#/dead")
+    assert browser.sees("Nothing has failed for good", "No request has dead sub-requests")
+
+
+@pytest.mark.rest
+def test_counts_of_dead_letters_agree_in_every_view(
+    browser: Browser, serving: Serving, program: Program
+):
+    submit(serving, "mail", ["a", "b", "c"], attempts=1)
+    for receipt in take(serving, 3):
+        settle(serving, receipt, reason="no address")
+    until(serving, "mail", state="done")
+    for left, index in ((3, 0), (2, 1), (1, 2), (0, None)):
+        errors = serving.curl("/v1/errors").json
+        (listed,) = serving.curl("/v1/queues").json["queues"]
+        lines = program("dead", "list", "--json").out.splitlines()
+        groups = program("dead", "list", "mail", "--json").out.splitlines()
+        counts = [
+            sum(one["kept"] for one in errors["requests"]),
+            sum(one["count"] for one in errors["groups"]),
+            sum(json.loads(line)["kept"] for line in lines),
+            sum(json.loads(line)["count"] for line in groups),
+            listed["dead"],
+        ]
+        assert counts == [left] * 5
+        browser.open("#/dead")
+        words = ("failed", f"{left}") if left else ("No request has dead sub-requests",)
+        assert browser.sees(*words)
+        if index is not None:
+            wanted = {"indexes": [index]}
+            answer = serving.call("POST", "/v1/requests/mail/dead/requeue", wanted)
+            assert answer.status == 200
+            program("cancel", answer.json["id"])
 
 
 @pytest.mark.rest

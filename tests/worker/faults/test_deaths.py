@@ -114,6 +114,28 @@ def test_a_killed_worker_starts_again_under_its_id(queue: Queue, workers: Worker
     check_settled_once(request)
 
 
+@ON_SINGLE
+@pytest.mark.parametrize("handler", ["hold_some", "hold_some_async"])
+def test_all_that_a_killed_worker_held_runs_again_however_long_ago_it_was_taken(
+    handler: str, queue: Queue, workers: Workers, folder: Folder
+):
+    """Units that share their exchanges went on meanwhile. No lease is waited for."""
+    bodies = [*[b"x"] * 8, *[b"hold"] * 3, *[b"x"] * 20]
+    requests = [queue.submit_request([body], limit=1, lease=600) for body in bodies]
+    first = workers.start(handler, concurrency=4)
+    folder.wait_noted("holds", 3)
+    folder.wait_noted("passed", 28)
+    assert first.id
+    first.send(signal.SIGKILL)
+    first.process.wait()
+    workers.start(handler, concurrency=4)
+    folder.wait_noted("holds", 6)
+    folder.open_gate()
+    for request in requests:
+        assert request.wait(timeout=PATIENCE_S) == "done"
+        check_settled_once(request)
+
+
 # ------------------------------------------------------------------ stopped, blocked
 
 

@@ -10,6 +10,7 @@ import pytest
 
 from fairlane.records import Demand
 from fairlane.worker.leader import EVERY_S, NEVER, Beat, DemandGauge, Maintenance
+from tests.support.scripts.snapshots import NO_BACKLOG
 from tests.support.wait import PATIENCE_S, wait_until
 from tests.worker.maintenance.test_leader import NOWHERE
 from tests.worker.parts import ON_SINGLE
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
     from fairlane.queue import Queue
     from tests.support.processes.workers import Workers
 
-FOUND = Demand("req", 7, 2, 3, is_paused=False, is_exact=True)
+FOUND = Demand("req", NO_BACKLOG, 7, 2, 3, is_paused=False, is_exact=True)
 
 
 class Answering:

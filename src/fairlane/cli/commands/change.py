@@ -345,17 +345,16 @@ def cancel(reason: str, **given: Any) -> int:
 
 
 def _cancel(wish: Wish, request_id: str, reason: str) -> int:
-
     with open_request(wish.redis, wish.queue, request_id) as request:
         before = request.progress()
         request.cancel(reason)
         progress = request.progress()
     if before.ended:
-        note(f"request {request_id} had ended before: it is {progress.state}")
+        note(f"request {request_id} had ended before: it is {progress.shown_state}")
     if wish.as_json:
         write_json(progress)
     else:
-        write_line(progress.state)
+        write_line(progress.shown_state)
     return 0
 
 

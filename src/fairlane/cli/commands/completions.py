@@ -158,7 +158,9 @@ def _line(ending: Completion) -> str:
         counts.append(f"{ending.cancelled:,} cancelled")
     took = ago(max(0, ending.ended_ms - ending.submitted_ms))
     reason = f": {printable(ending.reason)}" if ending.reason else ""
+    word = ending.outcome or ending.state
+    shown = ending.state if word == "partly_failed" else word  # the counts say how many are dead
     return (
-        f"{ending.log_id}  {ended:%Y-%m-%dT%H:%M:%SZ}  {coloured(ending.state)}  "
+        f"{ending.log_id}  {ended:%Y-%m-%dT%H:%M:%SZ}  {coloured(word, shown)}  "
         f"{printable(ending.id)}  {', '.join(counts)} of {ending.total:,} in {took}{reason}"
     )

@@ -191,6 +191,7 @@ def _choose(
 
 def _list_queue(queue: Queue, *, as_json: bool) -> None:
     from fairlane.common.text import reason_words
+    from fairlane.model import outcome_words
     from fairlane.operations.dead_letters import queue_dead
 
     found = queue.driver.run(queue_dead(queue.name))
@@ -201,10 +202,9 @@ def _list_queue(queue: Queue, *, as_json: bool) -> None:
         counted = sum(row["reasons"].values())
         counts = sorted(row["reasons"].items())
         reasons = [f"{count:,} {reason_words(reason)}" for reason, count in counts]
-        rest = [f"{row['dead'] - counted:,} not looked at"] if row["dead"] > counted else []
-        write_line(
-            f"{row['id']}  {row['state']}  {row['dead']:,} dead: {', '.join(reasons + rest)}"
-        )
+        rest = [f"{row['kept'] - counted:,} not looked at"] if row["kept"] > counted else []
+        state = outcome_words(row["outcome"] or row["state"], row["dead"])
+        write_line(f"{row['id']}  {state}  {row['kept']:,} kept: {', '.join(reasons + rest)}")
     if not found["requests"]:
         note(
             f"no request of queue {queue.name} has dead sub-requests; "
@@ -334,7 +334,7 @@ def _requeued_before(queue: Queue, request_id: str, run_by: str, count: int) -> 
         where = f", {counts.dead:,} dead: {dead_of(queue, counts)}"
     return (
         f"{_sub_requests(count)} of request {request_id} {verb} requeued before, as request "
-        f"{run_by}, which is {counts.state}: {counts.done:,} of {counts.total:,} done{where}"
+        f"{run_by}, which is {counts.shown_state}: {counts.done:,} of {counts.total:,} done{where}"
     )
 
 

@@ -103,7 +103,7 @@ def show(
     if as_json:
         write_json({**_fields(found), "shared": shared})
         return 0
-    write_line(f"flow {found.flow}, run {found.id}: {found.state}")
+    write_line(f"flow {found.flow}, run {found.id}: {found.shown_state}")
     for line in table(("STEP", "QUEUE", *REQUESTS), _drawn(found)):
         write_styled(line)
     for name, value in shared.items():
@@ -165,11 +165,10 @@ def _name(one: StepProgress) -> str:
 
 
 def _row(found: FlowProgress) -> tuple[Cell, ...]:
-    done = sum(one.progress.done for one in found.steps)
-    dead = sum(one.progress.dead for one in found.steps)
     return (
-        *(found.id, found.flow, State(found.state), str(len(found.steps)), f"{done:,}"),
-        State("dead", f"{dead:,}") if dead else "0",
+        *(found.id, found.flow, State(found.outcome or found.state, found.shown_state)),
+        *(str(len(found.steps)), f"{found.done:,}"),
+        State("dead", f"{found.dead:,}") if found.dead else "0",
     )
 
 
@@ -191,12 +190,14 @@ def _fields(found: FlowProgress) -> dict[str, Any]:
         "id": found.id,
         "flow": found.flow,
         "state": found.state,
+        "outcome": found.outcome,
         "steps": [
             {
                 "step": one.step,
                 "request": one.progress.id,
                 "queue": one.progress.queue,
                 "state": one.progress.state,
+                "outcome": one.progress.outcome,
                 "sources": list(one.sources),
                 "is_compensating": one.is_compensating,
                 "gets": one.gets,

@@ -10,9 +10,9 @@ from fairlane.cli.options import after_option, json_option, open_queue, redis_op
 from fairlane.cli.output import note, table, write_json, write_styled
 
 if TYPE_CHECKING:
-    from fairlane.records import QueueSummary
+    from fairlane.records import QueueBacklog, QueueSummary
 
-_HEAD = ("QUEUE", "WAITING", "REQUESTS", "WORKERS", "ENDED", "DEAD")
+_HEAD = ("QUEUE", "WAITING", "TREND", "REQUESTS", "WORKERS", "TOKENS", "ENDED", "DEAD")
 
 
 @click.command("queues", short_help="List the queues on a Redis, and what is in them.")
@@ -22,11 +22,13 @@ _HEAD = ("QUEUE", "WAITING", "REQUESTS", "WORKERS", "ENDED", "DEAD")
 def command(redis: str | None, after: str, as_json: bool) -> int:
     """List the queues on a Redis, by name.
 
-    WAITING are tokens in the lanes: how many more leases workers could take now. REQUESTS are those
-    that have not ended, WORKERS those that are alive, ENDED the endings that the completion log
-    keeps, DEAD the dead sub-requests of up to 100 of the REQUESTS and of the last 100 endings. If a
-    queue is paused, PAUSED is until when. The names are found among the names of all
-    keys, about 1,000,000 keys a page.
+    WAITING are sub-requests that wait for their first delivery, an estimate in a queue with
+    more than 100 requests; TREND is when the queue is empty at this pace, or that it grows.
+    REQUESTS are those that have not ended, WORKERS those that are alive, TOKENS how many more
+    leases workers could take now, ENDED the endings that the completion log keeps, DEAD the
+    dead sub-requests of up to 100 of the REQUESTS and of the last 100 endings. If a queue is
+    paused, PAUSED is until when. The names are found among the names of all keys, about
+    1,000,000 keys a page.
     """
     from fairlane.operations.queues import list_queues
 
@@ -48,9 +50,14 @@ def command(redis: str | None, after: str, as_json: bool) -> int:
 
 
 def _row(queue: QueueSummary) -> tuple[str, ...]:
-    counts = (queue.waiting, queue.requests, queue.workers, queue.ended, queue.dead)
+    counts = (queue.requests, queue.workers, queue.tokens, queue.ended, queue.dead)
     shown = ("-" if count is None else f"{count:,}" for count in counts)
-    return queue.name, *shown, _paused(queue)
+    waits = ("-", "") if queue.backlog is None else (queue.backlog.count, _trend(queue.backlog))
+    return queue.name, *waits, *shown, _paused(queue)
+
+
+def _trend(backlog: QueueBacklog) -> str:
+    return backlog.trend.partition(":")[0]
 
 
 def _paused(queue: QueueSummary) -> str:

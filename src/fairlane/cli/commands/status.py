@@ -34,6 +34,7 @@ from fairlane.common.text import printable
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
+    from fairlane.cli.output import State
     from fairlane.queue import Queue
     from fairlane.records import Holder, Progress, QueueStatus, RequestCounts
     from fairlane.request import Request
@@ -109,15 +110,29 @@ def _in_short(found: QueueStatus) -> str:
     tokens = _tokens(sum(found.lanes.values()))
     workers = plural(len(found.workers), "worker")
     return (
-        f"queue {found.queue}: {_states(found)}; {tokens} in lanes, "
+        f"queue {found.queue}: {_waiting(found)}; {_states(found)}; {tokens} in lanes, "
         f"{_tokens(found.delayed)} delayed; {workers}; {found.ended:,} ended"
         + ("; paused " + until_words(found.queue, found.paused_until_ms) if found.is_paused else "")
     )
 
 
+def _waiting(found: QueueStatus) -> str:
+    """Returns how much waits, and the trend."""
+    trend = f", {found.backlog.trend}" if found.backlog.trend else ""
+    return f"{found.backlog.count} waiting{trend}"
+
+
+def _by_lane(found: QueueStatus) -> str:
+    """Returns what waits, by priority; the last ones are summed up."""
+    lanes = list(found.backlog.lanes.items())
+    parts = [f"{count:,} in lane {lane}" for lane, count in lanes[:ROWS]]
+    rest = sum(count for _, count in lanes[ROWS:])
+    return ", ".join([*parts, *([f"{rest:,} in others"] if rest else [])])
+
+
 def _states(found: QueueStatus) -> str:
     """Returns the requests of a queue by state, and how many others there are."""
-    shown = Counter(map(shown_state, found.requests))
+    shown = Counter(str(shown_state(one)) for one in found.requests)
     counts = ", ".join(f"{count:,} {printable(state)}" for state, count in sorted(shown.items()))
     return (counts or "none") + (f", and {found.more:,} more" if found.more else "")
 
@@ -130,13 +145,15 @@ def _queue_lines(found: QueueStatus) -> Iterator[str]:
     stale = f"{_tokens(found.stale)} are left over: workers discard them"
     rows = [
         ("queue", found.queue),
+        ("waiting", "; ".join(filter(None, (found.backlog.count, found.backlog.trend)))),
+        *([("", _by_lane(found))] if found.backlog.lanes else []),
         ("requests", _states(found)),
-        ("lanes", lanes or "empty"),
+        ("tokens", lanes or "none"),
         *([("stale", stale)] if found.stale else []),
         ("delayed", _tokens(found.delayed)),
         *zip(chain(["workers"], repeat("")), _workers(found), strict=False),
         ("ended", f"{found.ended:,} in the log"),
-        *([("waiting", as_words(found.max_waiting, found.waiting))] if found.max_waiting else []),
+        *([("bound", as_words(found.max_waiting, found.admitted))] if found.max_waiting else []),
         *([("paused", until_words(found.queue, found.paused_until_ms))] if found.is_paused else []),
         *([("rate", found.rate)] if found.rate else []),
     ]
@@ -204,18 +221,21 @@ def _request_frame(request: Request, *, as_json: bool) -> ProgressFrame:
         ("policy", _policy(progress)),
         *_terms(progress, now_ms),
     ]
-    lines = [row_line(name, value, state if name == "state" else "") for name, value in rows]
+    lines = [row_line(name, value, state if name == "state" else None) for name, value in rows]
     return ProgressFrame(lines, words, words, progress.ended)
 
 
-def _behind_state(request: Request, progress: Progress, state: str) -> str:
+def _behind_state(request: Request, progress: Progress, state: State) -> str:
     """Returns what follows the state: why it is so, and how many are dead."""
     from fairlane.cli.exit_status import dead_of
 
     reason = f": {progress.reason}" if progress.reason else ""
     where = dead_of(request.queue, progress)
-    dead = f", {progress.dead:,} of {progress.total:,} dead: {where}" if where else ""
-    is_open = progress.is_open and state != "submitting"
+    words = f", {progress.dead:,} of {progress.total:,} dead"
+    if progress.outcome == "partly_failed":  # the state has their number
+        words = f" of {progress.total:,}"
+    dead = f"{words}: {where}" if where else ""
+    is_open = progress.is_open and state.state != "submitting"
     return (" (still being submitted)" if is_open else "") + reason + dead
 
 

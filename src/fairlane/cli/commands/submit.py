@@ -366,7 +366,7 @@ def _left_of(request: Request) -> str:
     if now.is_open:
         again = f"submit the same again to go on, or fairlane cancel {request.id}"
         return f"request {request.id} is not complete: {again}"
-    return f"request {request.id} was submitted and is {now.state}: {look}"
+    return f"request {request.id} was submitted and is {now.shown_state}: {look}"
 
 
 @contextmanager

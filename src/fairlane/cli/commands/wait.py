@@ -15,7 +15,7 @@ from fairlane.cli.options import (
 from fairlane.cli.output import write_json, write_line
 
 
-@click.command("wait", short_help="Wait until a request has ended and print its state.")
+@click.command("wait", short_help="Wait until a request has ended and print how.")
 @click.argument("request_id", metavar="ID")
 @timeout_option
 @home_option
@@ -24,7 +24,10 @@ from fairlane.cli.output import write_json, write_line
 def command(
     request_id: str, redis: str | None, queue: str | None, timeout: str | None, as_json: bool
 ) -> int:
-    """Wait until the request ID has ended and print its state: done or cancelled."""
+    """Wait until the request ID has ended and print how it came out.
+
+    That is done, failed (no sub-request is done, and some are dead), "done, N dead" or cancelled.
+    """
     from fairlane.cli.exit_status import (
         counts_of,
         dead_of,
@@ -41,5 +44,5 @@ def command(
     if as_json:
         write_json(progress)
     else:
-        write_line(progress.state)
+        write_line(progress.shown_state)
     return judge(progress, dead)

@@ -9,6 +9,7 @@ import click
 from fairlane.cli.options import json_option, open_queue, queue_option, redis_option
 from fairlane.cli.output import State, note, table, write_json, write_line, write_styled
 from fairlane.cli.program import CommandGroup
+from fairlane.model import ENDINGS
 
 if TYPE_CHECKING:
     from fairlane.operations.webhooks import Hook
@@ -30,8 +31,9 @@ def command() -> None:
 @command.command("add", short_help="Add a webhook, and print its secret once.")
 @click.argument("name")
 @click.argument("url")
-@click.option("--state", "states", type=click.Choice(("done", "cancelled")), multiple=True,
-              help="Only requests that end so; may be given again.")  # fmt: skip
+@click.option("--state", "states", type=click.Choice(ENDINGS), multiple=True,
+              metavar="STATE", help=f"Only requests that end so: {', '.join(ENDINGS)}; done also "
+              "has the failed and the partly_failed; may be given again.")  # fmt: skip
 @click.option("--tag", "tags", multiple=True, metavar="TAG",
               help="Only requests with this tag; may be given again.")  # fmt: skip
 @queue_option

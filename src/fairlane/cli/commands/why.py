@@ -37,7 +37,7 @@ def command(request_id: str, redis: str | None, queue: str | None, as_json: bool
         write_json(found)
         return 0
     for name, value in _rows(found):
-        state = shown_state(found.request) if name == "state" else ""
+        state = shown_state(found.request) if name == "state" else None
         write_styled(row_line(name, value, state))
     return 0
 

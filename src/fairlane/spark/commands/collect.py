@@ -72,7 +72,12 @@ def command(
         StageProgress(spark, "collecting"),
     ):
         write(results(spark, url, counts), out, form)
-    row: dict[str, Any] = {"id": request_id, "out": out, "state": counts.state}
+    row: dict[str, Any] = {
+        "id": request_id,
+        "out": out,
+        "state": counts.state,
+        "outcome": counts.outcome,
+    }
     row |= {"sub_requests": counts.total, "done": counts.done, "dead": counts.dead}
     write_json(row) if as_json else write_line(out)
     return judge(counts, dead)

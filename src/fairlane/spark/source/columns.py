@@ -208,7 +208,8 @@ def arrow_of(schema: StructType) -> pa.Schema:
 def ended_row(ending: Completion, record: Ended | None) -> tuple[Any, ...]:
     """Returns one row of the view `requests`, of a request that has ended."""
     return (
-        *(ending.id, ending.state, ending.priority, record.limit if record else None),
+        *(ending.id, ending.state, ending.outcome, ending.priority),
+        record.limit if record else None,
         *(ending.total, ending.done, ending.dead, ending.cancelled),
         *(
             0,
@@ -223,7 +224,7 @@ def ended_row(ending: Completion, record: Ended | None) -> tuple[Any, ...]:
 def progress_row(progress: Progress) -> tuple[Any, ...]:
     """Returns one row of the view `requests`, of a request that is not in the completion log."""
     return (
-        *(progress.id, progress.state, progress.priority, progress.limit),
+        *(progress.id, progress.state, progress.outcome, progress.priority, progress.limit),
         *(progress.total, progress.done, progress.dead, progress.cancelled),
         *(
             progress.held,

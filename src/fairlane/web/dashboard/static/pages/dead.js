@@ -1,16 +1,14 @@
 // Dead letters: failures of the queue in groups, the requests that have them, and those of one request.
 import { get, post } from "../parts/api.js";
-import { badge, notice, nothing, panel, stateOf } from "../parts/bits.js";
+import { notice, nothing, panel, stateBadge } from "../parts/bits.js";
 import { button, el, show } from "../parts/dom.js";
-import { compact, counted, number, setNow, when } from "../parts/format.js";
+import { compact, counted, number, when } from "../parts/format.js";
 import { every } from "../parts/live.js";
 import { ask, toast } from "../parts/messages.js";
 import { table } from "../parts/table.js";
 import { deadOfRequest } from "./request/dead.js";
 import { drop, failure, requeue } from "./request/errors.js";
 
-const PAGE = 500; // requests of one call
-const PAGES = 4; // calls that look for dead sub-requests in one part of the list
 const READ_MS = 5000;
 
 export function mount(root, context) {
@@ -20,28 +18,26 @@ export function mount(root, context) {
   const can = context.can("operate");
   const problem = el("div");
   const groups = el("div");
-  const pages = el("nav", { class: "pages", "aria-label": "Parts of the list" });
-  let starts = context.query.get("after") ? ["", context.query.get("after")] : [""]; // cursors of the parts up to this one
+  const rest = el("p", { class: "muted small" });
   let before = "";
   let refresh = () => {};
-  const empty = el("div");
   const list = table({
     caption: "Requests with dead sub-requests", key: (row) => row.id, href: (row) => deadHref(row.id), signal,
-    empty,
+    empty: nothing("check", "No request has dead sub-requests"),
     columns: [
       { label: "Request", phone: "title", kind: "wide", cell: (row) => el("a", { class: "mono", href: deadHref(row.id) }, row.id) },
-      { label: "Dead", phone: "side", kind: "right", cell: (row) => el("b", { class: "bad" }, compact(row.dead)) },
+      { label: "Dead", phone: "side", kind: "right", cell: (row) => el("b", { class: "bad" }, compact(row.kept)) },
       { label: "of", kind: "right", phone: "off", cell: (row) => compact(row.total) },
-      { label: "State", phone: "bare", kind: "tight", cell: (row) => badge(stateOf(row)) },
+      { label: "State", phone: "bare", kind: "tight", cell: (row) => stateBadge(row) },
       { label: "Submitted", phone: "off", kind: "right", cell: (row) => when(row.submitted_ms), sign: (row) => when(row.submitted_ms).textContent },
       {
         label: "", name: "Actions", phone: "bare", kind: "tight right",
-        cell: (row) => can && el("span", { class: "row" }, button("Requeue", () => requeue(row.id, { everything: true }, row.dead, () => refresh()), { kind: "small" }),
-          button("Drop", () => drop(row.id, { everything: true }, row.dead, () => refresh()), { kind: "small danger" })),
+        cell: (row) => can && el("span", { class: "row" }, button("Requeue", () => requeue(row.id, { everything: true }, row.kept, () => refresh()), { kind: "small" }),
+          button("Drop", () => drop(row.id, { everything: true }, row.kept, () => refresh()), { kind: "small danger" })),
       },
     ],
   });
-  root.append(problem, panel("Failures of the queue", groups), el("section", { class: "panel" }, el("header", {}, el("h2", {}, "Requests with dead sub-requests")), list.node), pages);
+  root.append(problem, panel("Failures of the queue", groups), el("section", { class: "panel" }, el("header", {}, el("h2", {}, "Requests with dead sub-requests")), list.node), rest);
 
   function draw(found) {
     const now = JSON.stringify(found);
@@ -57,37 +53,11 @@ export function mount(root, context) {
       (found.more > 0 || found.unread > 0) && el("p", { class: "muted small" }, `${number(found.more)} more, and those of ${counted(found.unread, "request")}, were not read.`));
   }
   async function read(stop) {
-    draw(await get("v1/errors", { signal: stop }));
-    const rows = [];
-    const where = starts;
-    let after = where.at(-1);
-    let looked = 0;
-    for (let page = 0; page < PAGES; page += 1) {
-      const found = await get("v1/requests", { query: { limit: PAGE, after }, signal: stop });
-      setNow(found.now_ms);
-      looked += found.requests.length;
-      rows.push(...found.requests.filter((row) => row.dead > 0));
-      after = found.after;
-      if (!after) break;
-    }
-    rows.sort((a, b) => b.dead - a.dead);
-    if (where !== starts) return;
+    const found = await get("v1/errors", { signal: stop });
     show(problem);
-    list.set(rows);
-    drawPages(rows.length, looked, after);
-  }
-  function drawPages(count, looked, next) {
-    const turn = (where) => {
-      starts = where;
-      context.setQuery({ after: starts.at(-1) });
-      refresh();
-    };
-    const isPart = next || starts.length > 1;
-    show(empty, nothing("check", `No request ${isPart ? "in this part of the list " : ""}has dead sub-requests`));
-    show(pages, isPart && [
-      el("span", { class: "muted small" }, `${number(count)} of these ${counted(looked, "request")} ${count === 1 ? "has" : "have"} dead sub-requests${next ? ", more requests follow: unfinished ones, then the newest endings" : ""}`),
-      starts.length > 1 && button("Before", () => turn(starts.slice(0, -1)), { kind: "small" }),
-      next && button("Next", () => turn([...starts, next]), { kind: "small" })]);
+    draw(found);
+    list.set(found.requests);
+    show(rest, found.more_requests > 0 && `${counted(found.more_requests, "request")} with fewer dead sub-requests are left out.`);
   }
   refresh = every(READ_MS, read, { signal, onProblem: (error) => show(problem, notice(error.message)) });
   return null;

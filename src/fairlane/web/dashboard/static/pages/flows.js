@@ -1,6 +1,6 @@
 // Flows: each run as a drawing of its steps.
 import { get, part, post } from "../parts/api.js";
-import { badge, meter, notice, nothing, stateOf } from "../parts/bits.js";
+import { meter, notice, nothing, stateBadge } from "../parts/bits.js";
 import { button, el, icon, show } from "../parts/dom.js";
 import { compact, counted, when } from "../parts/format.js";
 import { every } from "../parts/live.js";
@@ -56,7 +56,7 @@ export function mount(root, context) {
 function run(flow, context, after) {
   const begun = Math.min(...flow.steps.map((one) => one.request.submitted_ms));
   return el("section", { class: "panel", "aria-label": `Run ${flow.id}` },
-    el("header", {}, el("h2", {}, el("span", { class: "mono" }, flow.id)), el("span", { class: "muted small" }, `flow ${flow.flow} · `, when(begun)), badge(flow.state),
+    el("header", {}, el("h2", {}, el("span", { class: "mono" }, flow.id)), el("span", { class: "muted small" }, `flow ${flow.flow} · `, when(begun)), stateBadge(flow, flow.outcome ?? flow.state, flow.steps.reduce((sum, one) => sum + one.request.dead, 0)),
       context.can("operate") && flow.state === "active" && el("div", { class: "tools" }, button("Cancel", () => cancel(flow, after), { kind: "small danger" }))),
     el("div", { class: "body" }, columns(flow.steps)));
 }
@@ -82,7 +82,7 @@ function step(one) {
     results: `gets the results of ${names}`,
   }[one.gets];
   return el("a", { class: one.is_compensating ? "step undo" : "step", href: requestHref(request.id) },
-    el("span", { class: "row spread" }, el("b", {}, one.is_compensating && [icon("again"), " "], one.step), badge(stateOf(request))),
+    el("span", { class: "row spread" }, el("b", {}, one.is_compensating && [icon("again"), " "], one.step), stateBadge(request)),
     meter(request),
     el("span", { class: "small muted" }, `${compact(request.done)} of ${compact(request.total)}${request.is_open ? " so far" : ""}`, request.dead > 0 && [" · ", el("span", { class: "bad" }, `${compact(request.dead)} dead`)]),
     role && el("span", { class: "small muted" }, role));

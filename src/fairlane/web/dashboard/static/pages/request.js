@@ -1,6 +1,6 @@
 // One request: its progress, why it waits, who works on it, its failures, its history, its results.
 import { get, part } from "../parts/api.js";
-import { badge, endedShare, figure, meter, notice, panel, stateOf } from "../parts/bits.js";
+import { endedShare, figure, meter, notice, panel, stateBadge } from "../parts/bits.js";
 import { el, icon, show } from "../parts/dom.js";
 import { compact, now, number, setNow, span, when } from "../parts/format.js";
 import { every, stream } from "../parts/live.js";
@@ -44,7 +44,7 @@ export function mount(root, context) {
     const isNew = !last || actionsOf(last) !== actionsOf(found); // otherwise an open menu stays open
     last = found;
     show(problem);
-    show(state, badge(stateOf(found)));
+    show(state, stateBadge(found));
     if (isNew) context.head(title, state, ...actionButtons({ id, latest: () => last, context, after: () => parts.again("history") }));
     progress.update(found);
     why.describe(found);

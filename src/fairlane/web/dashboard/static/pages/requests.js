@@ -1,6 +1,6 @@
 // The list of requests: a filter, pages, and changes of many.
 import { get } from "../parts/api.js";
-import { badge, endedShare, meter, notice, nothing, stateOf } from "../parts/bits.js";
+import { endedShare, meter, notice, nothing, stateBadge } from "../parts/bits.js";
 import { combo } from "./requests/combo.js";
 import { button, el, show } from "../parts/dom.js";
 import { compact, number, setNow, when } from "../parts/format.js";
@@ -16,7 +16,7 @@ const SORTS = [
   ["", "Usual order"], ["priority", "Most urgent first"], ["-priority", "Least urgent first"], ["submitted", "Oldest first"], ["-submitted", "Newest first"],
   ["-waiting", "Most waiting first"], ["waiting", "Fewest waiting first"], ["state", "By state"], ["-state", "By state, reversed"],
 ];
-const CHIPS = [["All", ""], ["Running", "state:running"], ["Waiting", "state:waiting"], ["Paused", "state:paused"], ["Ended", "state:ended"]];
+const CHIPS = [["All", ""], ["Running", "state:running"], ["Waiting", "state:waiting"], ["Paused", "state:paused"], ["Failed", "state:failed state:partly_failed"], ["Ended", "state:ended"]];
 
 export function mount(root, context) {
   const { query, signal } = context;
@@ -120,7 +120,7 @@ const COLUMNS = [
     label: "Request", phone: "title", kind: "wide",
     cell: (row) => [el("a", { class: "mono", href: requestHref(row.id) }, row.id), labels(row)],
   },
-  { label: "State", phone: "side", kind: "tight", sort: "state", cell: (row) => badge(stateOf(row)) },
+  { label: "State", phone: "side", kind: "tight", sort: "state", cell: (row) => stateBadge(row) },
   { label: "Priority", kind: "right", phone: "off", sort: "priority", cell: (row) => String(row.priority) },
   {
     label: "Progress", phone: "bare", kind: "progress",

@@ -14,6 +14,8 @@ const STATES = {
   cancelling: ["warn", "dash"],
   expiring: ["warn", "clock"],
   done: ["good", "check"],
+  partly_failed: ["warn", "alert"],
+  failed: ["bad", "cross"],
   alive: ["good", "check"],
   cancelled: ["", "dash"],
   dead: ["bad", "cross"],
@@ -27,8 +29,12 @@ export function badge(state, text = state) {
   return el("span", { class: `badge ${kind}`.trim() }, icon(shape), text);
 }
 
-/** Returns the state that people ask for: an active request works, or waits for a worker. */
-export const stateOf = (one) => (one.state === "active" ? (one.held ? "working" : "waiting") : one.state);
+/** Returns the state that people ask for: how a request or a run came out; an active one works, or waits for a worker. */
+export const stateOf = (one) => one.outcome ?? (one.state === "active" ? (one.held ? "working" : "waiting") : one.state);
+
+/** Returns the badge of a request or a run: `done, 57 dead` if some sub-requests are dead. It has the words of outcome_words (model.py). */
+export const stateBadge = (one, state = stateOf(one), dead = one.dead) =>
+  badge(state, state === "partly_failed" ? `done, ${number(dead)} dead` : state);
 
 /** Returns a bar of what is done, held, dead and cancelled of a total. While more may come, it is not full. */
 export function meter({ total, done = 0, held = 0, dead = 0, cancelled = 0, is_open = false }, { large = false } = {}) {

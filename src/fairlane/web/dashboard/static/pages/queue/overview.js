@@ -11,6 +11,7 @@ import { cut, GAP_MS, watch } from "../../parts/watch.js";
 export function mount(root, context) {
   const state = el("div", { class: "row" });
   const figures = el("dl", { class: "figures" });
+  const waiting = lineChart({ title: "Sub-requests that wait", format: small, filled: true, steps: STEPS.whole, gapMs: GAP_MS });
   const rate = lineChart({ title: "Sub-requests per second", unit: "/s", format: small, filled: true, gapMs: GAP_MS });
   const waited = lineChart({ title: "Waiting time", format: shortSpan, steps: STEPS.ms, least: 1000, gapMs: GAP_MS });
   const demand = lineChart({ title: "Leases wanted and possible", format: small, steps: STEPS.whole, gapMs: GAP_MS });
@@ -33,6 +34,7 @@ export function mount(root, context) {
   context.body.append(
     state, panel("", figures),
     el("div", { class: "grid" },
+      panel("Waiting sub-requests", waiting.node),
       panel("Throughput", legend(["Done", "Failed attempts"]), rate.node),
       panel("Waiting time until the handler is called", legend(["Median", "90 %", "99 %"]), waited.node),
       panel("Demand beside capacity", legend(["Calls the workers can make", "Leases held", "Leases wanted"]), demand.node),
@@ -43,6 +45,7 @@ export function mount(root, context) {
     const last = frames.at(-1);
     show(state, stateOf(now, last));
     show(figures, figuresOf(last, now));
+    waiting.update({ names: ["waiting"], points: frames.map((one) => [one.at_ms, one.waiting]) });
     rate.update({ names: ["done", "failed"], points: frames.map((one) => [one.at_ms, one.rates.done, one.rates.failed]) });
     waited.update({ names: ["50 %", "90 %", "99 %"], points: frames.map((one) => [one.at_ms, ...(one.rates.waited_ms ?? [null, null, null])]) });
     demand.update({ names: ["capacity", "held", "wanted"], points: frames.map((one) => [one.at_ms, one.units, one.held, one.held + one.demand]) });
@@ -69,15 +72,32 @@ function figuresOf(last, now) {
   const { worker_totals: workers } = now;
   const known = (value, text) => (value === null ? "–" : text(value));
   return [
+    figure("Waiting", `${now.backlog.is_exact ? "" : "about "}${compact(now.backlog.waiting)}`, trendOf(now.backlog)),
     figure("Done", known(rates.done, (value) => `${compact(value)}/s`)),
     figure("Failed attempts", known(rates.failed, (value) => `${compact(value)}/s`), last.dead ? `${number(last.dead)} dead in unfinished requests` : null),
     figure("Waited, median", known(rates.waited_ms, (value) => span(value[0])), rates.waited_ms ? `99 %: ${span(rates.waited_ms[2])}` : null),
     figure("Oldest waiting", now.oldest ? span(last.oldest_ms) : "–", now.oldest ? el("a", { href: requestHref(now.oldest.id) }, now.oldest.id) : null),
     figure("Workers busy", `${number(workers.busy)} of ${number(workers.alive)}`, `${number(last.held)} of ${number(workers.units)} calls`),
-    figure("Wanted", compact(last.held + last.demand), `leases: ${compact(last.held)} held, ${compact(last.demand)} more`),
+    figure("Wanted", compact(last.held + last.demand), `leases: ${compact(last.held)} held, ${compact(last.demand)} more, ${compact(last.delayed)} tokens due later`),
     figure("Requests", compact(now.unfinished), `${compact(now.ended)} endings kept`),
-    figure("Delayed", compact(last.delayed), "tokens are due later"),
   ];
+}
+
+/** Returns the trend in words: when the queue is empty at this pace, or that it grows; and the lanes. */
+function trendOf({ waiting, lanes, ...pace }) {
+  if (!waiting) return pace.is_exact ? "nothing waits" : null;
+  const words = wordsOf(pace);
+  const shown = Object.entries(lanes).slice(0, 3).map(([lane, count]) => `${compact(count)} in lane ${lane}`);
+  return [words && [words, el("br")], shown.join(", "), Object.keys(lanes).length > 3 && ", …"];
+}
+
+/** Returns the words of QueueBacklog.trend (records.py) without the paces; null if the trend is not known. */
+function wordsOf({ empty_ms: emptyMs, grows_per_s: grows, done_per_s: done, is_paused: isPaused }) {
+  if (isPaused) return "paused";
+  if (emptyMs !== null) return `empty in ${span(emptyMs)} at this pace`;
+  if (grows > 0) return el("span", { class: "bad" }, `grows by ${small(grows)}/s`);
+  if (done === 0) return "nothing works on them now";
+  return grows === null ? null : "stays as it is";
 }
 
 function wordOf(one) {

@@ -2,9 +2,10 @@
 import { get } from "../../parts/api.js";
 import { panel } from "../../parts/bits.js";
 import { el, show } from "../../parts/dom.js";
-import { clock, counted, now, when } from "../../parts/format.js";
+import { clock, counted, now, number, when } from "../../parts/format.js";
 import { actionText } from "./trail.js";
 
+const ENDED = { done: "Done", partly_failed: "Done", failed: "Failed", cancelled: "Cancelled" };
 const MOST = 500; // entries of the trail that are searched
 
 export function historyPanel({ id, context }) {
@@ -21,7 +22,7 @@ export function historyPanel({ id, context }) {
       first && [first, "First start", ""],
       ...changes,
       request.deadline_ms > 0 && [request.deadline_ms, "Deadline", "what has not ended becomes dead"],
-      request.ended_ms && [request.ended_ms, request.state === "done" ? "Done" : request.state === "cancelled" ? "Cancelled" : "Ended", request.reason],
+      request.ended_ms && [request.ended_ms, ENDED[request.outcome] ?? "Ended", request.outcome === "failed" || request.outcome === "partly_failed" ? `${counted(request.dead, "sub-request")} of ${number(request.total)} dead` : request.reason],
     ].filter(Boolean).sort((a, b) => a[0] - b[0]);
     show(list, events.map(([at, title, text]) => el("li", { class: at > now() ? "later" : null },
       el("div", { class: "row spread" }, el("b", {}, title), el("span", { class: "muted small", title: clock(at) }, when(at))),
