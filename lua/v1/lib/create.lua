@@ -283,7 +283,7 @@ local function enqueue(new, now, intent, over)
     if wrong then
       error(wrong.err, 0)
     end
-    redis.call("HSETNX", "{" .. new.queue .. "}:conf", "has_keys", 1)  -- from now on the queue gets no shards
+    redis.call("HSET", "{" .. new.queue .. "}:conf", "has_keys", 1)  -- from now on the queue gets no shards
   end
   local state = new_state(new, now)
   if former then

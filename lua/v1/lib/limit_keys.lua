@@ -100,14 +100,13 @@ end
 -- Keeps the place of a blocked token in a key, if it has waited for long. A key keeps one place at a time, because it is not
 -- used meanwhile: one is enough for each token to start once.
 local function keep_place(home, key, token, rank)
-  local conf, field = home .. ":conf", "kept:" .. key.name
-  local known = redis.call("HMGET", conf, "ticket", field)
+  local known = redis.call("HMGET", home .. ":conf", "ticket", "kept:" .. key.name)
   if tonumber(known[1]) - rank % RANKS <= PATIENCE then
     return
   end
   local kept = known[2] and tonumber(redis.call("ZSCORE", key.set, known[2]))
   if not kept or kept < 0 or kept >= LINE then
-    redis.call("HSET", conf, field, token)
+    redis.call("HSET", home .. ":conf", "kept:" .. key.name, token)
     redis.call("ZADD", key.set, score_text(rank), token)
   end
 end
@@ -116,17 +115,6 @@ end
 local function first_in_line(key)
   local head = redis.call("ZRANGEBYSCORE", key.set, score_text(LINE - 1), "+inf", "WITHSCORES", "LIMIT", 0, 1)
   return head[1], head[1] and tonumber(head[2]) - LINE
-end
-
--- Returns true if a token that waits for a key could be called now.
--- @rare
-local function has_more(home, key)
-  local token, rank = first_in_line(key)
-  return token and (rank == -1 or may_call(home, key, rank))
-end
-
-local function note_line(set, name)
-  redis.call("ZADD", set, score_text(LINE - 1), "%" .. name)
 end
 
 -- Calls the tokens that wait for a key, as far as there is room. Adds the keys in notes that it found to `todo`.
@@ -145,7 +133,7 @@ local function call_line(home, key, todo)
       if other then
         keep_place(home, key, token, rank)
         if look == LOOKS then
-          note_line(other.set, key.name)
+          redis.call("ZADD", other.set, score_text(LINE - 1), "%" .. key.name)
         end
       end
     end
@@ -166,7 +154,7 @@ local function call_next(home, key)
       call_line(home, todo[i], todo)
     end
     for i = NOTES + 1, #todo do
-      note_line(key.set, todo[i].name)
+      redis.call("ZADD", key.set, score_text(LINE - 1), "%" .. todo[i].name)
     end
   end
 end

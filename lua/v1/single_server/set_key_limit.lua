@@ -27,4 +27,6 @@ if limit > 0 and redis.call("EXISTS", key) == 0 then
 end
 local found = {name = name, set = key, declared = "1"}
 call_next(home, found)
-return {has_more(home, found) and "more" or "ok", former or ""}
+local token, rank = first_in_line(found)
+local has_more = token and (rank == -1 or may_call(home, found, rank))
+return {has_more and "more" or "ok", former or ""}

@@ -47,7 +47,9 @@ def place(lane: Lane, *rows: Any) -> Any:
 
 def set_limit(lane: Lane, limit: Any, name: str = "x") -> Any:
     names = (*LIMITS, keys.limit_key("req", name))
-    return run(lane, "set_key_limit", names, name=name, limit=limit)
+    reply: Any = run(lane, "set_key_limit", names, name=name, limit=limit)
+    assert reply[0] == b"ok"
+    return reply[1]
 
 
 def check(lane: Lane, *names: str) -> Any:
