@@ -340,6 +340,11 @@ def agree(queue: Queue, lane: Lane, ids: list[str], lowered: Counter[str]) -> No
         assert held <= max(key.limit, lowered[key.name])
         lowered[key.name] = held if held > key.limit else 0
         if key.held + key.called < key.limit:
+        ({"a": 1, 2: 3}, r"limits \(2, 3\) is not valid: write a key and its limit"),
+        ([("a", 1, 2)], r"limits \('a', 1, 2\) is not valid: write a key and its limit"),
+        ([("a",)], r"limits \('a',\) is not valid: write a key and its limit"),
+        ([(["a"], 1)], r"limits \(\['a'\], 1\) is not valid: write a key and its limit"),
+        ("a=1,", "limits 'a=1,' is not valid: write a key and its limit"),
             assert key.waiting == 0
 
 
