@@ -21,6 +21,7 @@ from tests.explore.systems import (
     DURABLES,
     FLOWS,
     HUGE,
+    KEYED,
     LARGE,
     MIDDLE,
     OPENS,
@@ -60,6 +61,7 @@ GROUPS = {
     "programs": PROGRAMS,
     "opens": OPENS,
     "begun before": BEGUN_BEFORE,
+    "keyed": KEYED,
     "huge": HUGE,
 }
 

@@ -31,6 +31,7 @@ from tests.explore.several_requests.feeds import (
     fed_by,
 )
 from tests.explore.several_requests.groups import Groups, group_producer
+from tests.explore.several_requests.limit_keys import Keyed, key_setter, keyed_producer
 from tests.explore.several_requests.programs import (
     Programs,
     dead,
@@ -552,7 +553,31 @@ BEGUN_BEFORE = (
     System("one is fed", (W1,), **FED_SOON),
     System("one is fed, a crash", (W1,), CRASH, **FED_SOON),
 )
+# Two requests that share a key, or name two keys in another order.
+SHARE_X: dict[str, Any] = {"before": (keyed_producer({"x": 1}),), "protocol": Keyed}
+SHARE_TWO = SHARE_X | {"before": (keyed_producer({"x": 1, "y": 1}, {"y": 1, "x": 1}),)}
+AT_TWO = SHARE_X | {"before": (keyed_producer({"x": 2}),)}
+KEYED = (
+    System("one key", (ON1, ON2), **SHARE_X),
+    System("one key, a worker", (ON1,), **SHARE_X),
+    System("one key, a higher limit", (ON1, key_setter(2)), **SHARE_X),
+    System("one key, a lower limit", (ON1, key_setter(1)), **AT_TWO),
+    System("one key, submitted", (keyed_producer({"x": 1}), ON1), protocol=Keyed),
+    System("two keys, a worker", (ON1,), **SHARE_TWO),
+)
 HUGE = (  # only by name: most have more than three million states
+    System("one key, a crash", (ON1,), CRASH, **SHARE_X),
+    System("one key, a lost reply", (ON1,), LOST, **SHARE_X),
+    System("one key, a late copy", (ON1,), COPY, **SHARE_X),
+    System("one key, fails", (ON1,), hows=FAILS, **SHARE_X),
+    System("one key, cancel", (ON1, CANCEL), **SHARE_X),
+    System("one key, another lane", (ON1, changer(("set_priority", 9))), **SHARE_X),
+    System("one key, taken for dead", (ON1, TAKER), **SHARE_X),
+    System("one key, set and unset", (ON1, key_setter(2, None)), **SHARE_X),
+    System("two keys", (ON1, ON2), **SHARE_TWO),
+    System("two keys, a crash", (ON1,), CRASH, **SHARE_TWO),
+    System("two keys, a lost reply", (ON1,), LOST, **SHARE_TWO),
+    System("two keys, cancel", (ON1, CANCEL), **SHARE_TWO),
     System("a slow call, two workers", (producer(2, limit=2), worker(1, 2), W2), splits=True),
     System("a slow call, a lost reply", (producer(2), worker(1, 2)), LOST, splits=True),
     System("a slow call, a crash", (producer(2), worker(1, 2)), CRASH, SLOWLY_DONE, splits=True),
@@ -611,7 +636,7 @@ HUGE = (  # only by name: most have more than three million states
 EVERY = (
     *(*SMALL, *MIDDLE, *LARGE, *SHARED, *REQUEUES, *GROUPS, *DELETED),
     *(*SHARDED, *DURABLES, *FLOWS, *LISTS, *SEVERAL, *UNIQUES, *DISTINCTS),
-    *(*RATES, *PAUSED, *PROGRAMS, *OPENS, *BEGUN_BEFORE, *HUGE),
+    *(*RATES, *PAUSED, *PROGRAMS, *OPENS, *BEGUN_BEFORE, *KEYED, *HUGE),
 )
 BY_NAME = {system.name: system for system in EVERY}
 QUICK = tuple(  # of the new ones: less than two seconds each, in every test run, too

@@ -121,7 +121,7 @@ end
 
 -- Ends each change that may have made room in a key.
 local function call_next(home, key)
-  local last = redis.call("ZREVRANGE", key.set, 0, 0, "WITHSCORES")
+  local last = redis.call("ZRANGE", key.set, -1, -1, "WITHSCORES")
   if not last[1] then
     forget_limit(home, key.name)
   elseif tonumber(last[2]) >= LINE - 1 then

@@ -394,7 +394,8 @@ class Cast:
         Without `one_server` it takes the steps of a cluster, because no server has all keys.
         """
         others: tuple[type, ...] = (NextChunk, Pause, Subscribe, Message)
-        if not actor.role.option("one_server", False):
+        one_server = self.world.protocol.one_server or actor.role.option("one_server", False)
+        if not one_server:
             others += (SingleServer,)
         while True:
             one = actor.step.steps[0] if isinstance(actor.step, Batch) else actor.step

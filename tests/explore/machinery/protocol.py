@@ -79,6 +79,7 @@ class Protocol(ABC):
     """The base class of the product's protocol and the naive one: what the explorer calls."""
 
     declares = True  # a script's KEYS are all that it touches
+    one_server = False  # one server has all keys, for every actor
     keys: dict[str, bytes]
     known: Mapping[Any, Any] = {}  # replies to commands, by their first two words
     tolerated: frozenset[str] = frozenset()  # errors with which an operation may end

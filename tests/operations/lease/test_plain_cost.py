@@ -146,7 +146,7 @@ def test_an_exchange_with_a_key_sends_few_commands_more(
         "zadd": 2,
         "zcount": 2,
         "zrem": 2,
-        "zrevrange": 1,
+        "zrange": 1,
     }
 
 

@@ -256,7 +256,13 @@ def test_acquire_leaves_the_permit_queued_and_the_token_in_line(queue: Queue, la
     fill(lane)
     k, _, g = own.partition("%")[0].partition("#")[2].partition(".")
     before = lane.hash()
-    given = {"worker": "w:1", "started": "7", "shared": "", "allowance": "", "wait": ""}
+    given: dict[str, Any] = {
+        "worker": "w:1",
+        "started": "7",
+        "shared": "",
+        "allowance": "",
+        "wait": "",
+    }
     given |= {"k": k, "g": g, "op": lane.new_op(), "count": 1, "token": own}
     for _ in range(2):
         assert lane.request("acquire", **given) == [b"full"]

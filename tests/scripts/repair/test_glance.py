@@ -280,7 +280,7 @@ def test_tokens_are_named_beside_a_lease_that_expired(lane: Lane):
 def test_a_permit_whose_request_names_a_tenant_is_named_with_its_turn(lane: Lane):
     lane.start(1, extras="tenant=acme\nshare=3")
     lane.later(MINUTE)
-    assert glance(lane, grace=0)[2][-1] == b"3:acme"
+    assert glance(lane, grace=0)[2][-1] == b"@3:acme"
 
 
 # ------------------------------------------------------------------ absent or foreign

@@ -1,0 +1,196 @@
+"""Explores two requests that share keys: no key has more leases than its limit, and none is left.
+
+One server has all keys, so a permit of a key is taken and given back with its lease, in one step.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from fairlane.errors import FairlaneError
+from fairlane.operations import limit_keys
+from fairlane.operations.create import Digest, NewRequest, create
+from fairlane.operations.limit_keys import LINE
+from fairlane.options import Policy
+from fairlane.protocol import keys
+from tests.explore.machinery.actors import Role, kind
+from tests.explore.machinery.protocol import QUEUE, REQUEST, Facts
+from tests.explore.several_requests.groups import OTHER, each
+from tests.explore.several_requests.several import Several
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+    from pathlib import Path
+
+    from tests.explore.machinery.actors import Actor
+
+NAMES = ("x", "y")
+_RANKS = 2**42  # of one lane, as in lua/v1/lib/limit_keys.lua
+_TICKETS = 1_600_000_000_000  # the ticket 0 in a state's text: only the order of tickets counts
+
+
+class Zones(NamedTuple):
+    """What one key holds."""
+
+    limit: int  # 0 = the key is not in use
+    is_set: bool  # by a person
+    held: frozenset[bytes]
+    called: frozenset[bytes]
+    waiting: frozenset[bytes]
+
+    @property
+    def is_empty(self) -> bool:
+        return not (self.held or self.called or self.waiting or (self.limit and not self.is_set))
+
+
+def keyed_producer(
+    first: dict[str, int], other: dict[str, int] | None = None, attempts: int = 2
+) -> Role:
+    """Submits one request, then another one, each of one sub-request, with these limits by key."""
+    named = tuple((first if other is None else other).items())
+    return Role("p", "keyed producer", (
+        ("attempts", attempts), ("limits", ((REQUEST, tuple(first.items())), (OTHER, named))),
+    ))  # fmt: skip
+
+
+@kind("keyed producer")
+async def _produce(role: Role, _: tuple[Any, ...]) -> Any:
+    for name, limits in role.option("limits"):
+        policy = Policy(
+            limit=1, attempts=role.option("attempts"), backoff_ms=(1000, 1000), limits=limits
+        )
+        digest = Digest(policy)
+        digest.add([b"0"])
+        for result in await create([NewRequest(name, policy, digest, [b"0"])]):
+            if isinstance(result, FairlaneError):
+                raise result
+    return [name for name, _ in role.option("limits")]
+
+
+def key_setter(*numbers: int | None) -> Role:
+    """Sets the limit of the key `x` to these numbers in turn; None = as the requests say."""
+    return Role("x", "key setter", (("numbers", numbers),))
+
+
+@kind("key setter", again=True)
+async def _set_key(role: Role, _: tuple[Any, ...]) -> Any:
+    for number in role.option("numbers"):
+        await limit_keys.set_key(QUEUE, "x", number)
+
+
+class Keyed(Several):
+    """Held are exactly the leases of a key, never more are granted than its limit, none is left."""
+
+    declares = False  # scripts derive the keys of the dispatch slot
+    one_server = True
+
+    def __init__(self, root: Path | None = None, *, in_stream: bool = False) -> None:
+        """Adds the keys of the other request, and those of the limits."""
+        super().__init__(root, in_stream=in_stream)
+        self.known = {
+            words: reply for words, reply in self.known.items() if words[0] != b"HMGET"
+        }  # it says that requests name keys
+        for part, key in zip(keys.REQUEST_PARTS, keys.request_keys(OTHER), strict=True):
+            self.adds(key)
+            self.keys[f"{OTHER} {part}"] = key
+        self._add("limits", keys.of_limits(QUEUE)[3])
+        for name in NAMES:
+            self._add(f"key {name}", keys.limit_key(QUEUE, name))
+
+    def read(self, i: int, raw: Any) -> tuple[Any, str]:
+        """Reads a key without the number of tickets: only their order decides anything."""
+        name = self._names[i][0]
+        if name.startswith("key "):
+            places = [
+                (member, float(score)) for member, score in zip(raw[::2], raw[1::2], strict=True)
+            ]
+            return places, repr([(member, _place(score)) for member, score in places])
+        if name == "limits":
+            limits = dict(zip(raw[::2], raw[1::2], strict=True))
+            return limits, repr(sorted(limits.items()))
+        said, canonical = super().read(i, raw)
+        if name == "conf":
+            canonical = repr({word: said[word] for word in said if word != b"ticket"})
+        return said, canonical
+
+    def facts(self, said: Sequence[Any]) -> Facts:
+        """Adds what each key holds, and the leases of each request."""
+        content = dict(zip(self._names, said, strict=False))
+        limits = content.get(("limits", "")) or {}
+        zones = {
+            name: _zones(limits.get(name.encode(), b""), content.get((f"key {name}", "")) or ())
+            for name in NAMES
+        }
+        leases = frozenset(
+            b"%b#%b.%b" % (one.encode(), k, text.split(b":")[2])
+            for one in self.requests
+            for k, text in (content.get(("tok", one)) or {}).items()
+            if text.startswith(b"h:")
+        )
+        return super().facts(said)._replace(extra=(zones, leases))
+
+    def wrong_stand(self, facts: Facts) -> tuple[str, ...]:
+        wrong = list(super().wrong_stand(facts))
+        zones, leases = facts.extra
+        named = {name: _named(one) for name, one in ((REQUEST, facts), *facts.others.items())}
+        for key, zone in zones.items():
+            of_key = {one for one in leases if key in named[one.partition(b"#")[0].decode()]}
+            if zone.held != of_key:
+                wrong.append(f"key {key} holds {set(zone.held)}, the leases are {of_key}")
+            if len(zone.held) + len(zone.called) < zone.limit and zone.waiting:
+                wrong.append(f"key {key} has room, and {set(zone.waiting)} wait for it")
+            if (zone.held or zone.called or zone.waiting) and not zone.limit:
+                wrong.append(f"key {key} is in use without a limit")
+            if all(one.is_over for one in each(facts)) and (zone.held or zone.waiting):
+                wrong.append(f"all has ended, and key {key} has {zone}")
+        return tuple(wrong)
+
+    def wrong_move(self, before: Facts, after: Facts) -> tuple[str, ...]:
+        wrong = super().wrong_move(before, after)
+        for name, zone in after.extra[0].items():
+            if len(zone.held) > max(zone.limit, len(before.extra[0][name].held)):
+                wrong += (f"key {name}: {len(zone.held)} are held, the limit is {zone.limit}",)
+        return wrong
+
+    def is_goal(self, facts: Facts, actors: Sequence[Actor]) -> bool:
+        """Returns True if all has ended, and nothing of a key is left.
+
+        A token that was placed after the end of its request is called, and given up when popped.
+        """
+        return super().is_goal(facts, actors) and all(
+            one.is_empty for one in facts.extra[0].values()
+        )
+
+    def errands(self, facts: Facts, now: int) -> Iterator[tuple[str, tuple[Any, ...]]]:
+        """Adds the audit of what an ended request has left."""
+        yield from super().errands(facts, now)
+        is_left = any(zone.called for zone in facts.extra[0].values()) and not facts.lanes
+        if is_left and all(one.is_over for one in each(facts)):
+            yield "keeper audits", ("audit",)
+
+
+def _named(facts: Facts) -> list[str]:
+    return re.findall(r"(\w+)=", facts.fields.get(b"keys", b"").decode())
+
+
+def _place(score: float) -> str:
+    """Returns the zone, and of a rank its lane and its ticket, as a score to be compared."""
+    if score < 0:
+        return "held"
+    zone = "waits" if score >= LINE else "called"
+    lane, ticket = divmod(int(score) % LINE, _RANKS)
+    return f"{zone} {lane} S{_TICKETS + ticket}"
+
+
+def _zones(text: bytes, members: Sequence[tuple[bytes, float]]) -> Zones:
+    limit, _, is_set = text.partition(b" ")
+
+    def between(least: float, most: float) -> Iterator[bytes]:
+        return (member for member, score in members if least <= score < most)
+
+    held, called = between(-1, 0), between(0, LINE - 1)
+    waiting = between(LINE, 2 * LINE)
+    return Zones(
+        int(limit or 0), bool(is_set), frozenset(held), frozenset(called), frozenset(waiting)
+    )
