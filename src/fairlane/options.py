@@ -168,14 +168,17 @@ def read_limits(called: str, given: object) -> Limits:
 
     Raises InvalidArgument for another value, and for a key with two limits.
     """
-    if isinstance(given, Mapping):
-        return tuple(sorted(given.items()))
     parts = given.split(",") if isinstance(given, str) else given
+    if isinstance(given, Mapping):
+        parts = [*given.items()]
     if not isinstance(parts, (list, tuple)):
         raise InvalidArgument(f"{called} {given!r:.60} is not valid: give a dict of key and limit")
     found = dict[str, int]()
     for part in parts:
-        name, number = part if isinstance(part, tuple) else _split_limit(called, part)
+        if isinstance(part, tuple) and len(part) == 2 and isinstance(part[0], str):  # noqa: PLR2004
+            name, number = part
+        else:
+            name, number = _split_limit(called, part or given)
         if found.setdefault(name, number) != number:
             raise InvalidArgument(
                 f"key {name} has two limits, {found[name]} and {number}: name it once"

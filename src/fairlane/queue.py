@@ -471,10 +471,11 @@ class Queue:
         return self.driver.run(limit_keys.read_key(self.name, name))
 
     def set_key(self, name: str, limit: int | None) -> int | None:
-        """Sets the limit of a key; None = as the requests say that name it. Returns the one before.
+        """Sets the limit of a key; None takes it back. Returns the limit before, if any.
 
-        A higher limit starts work that waits. Leases above a lower limit end as ever. Submissions
-        that name another limit are refused. Raises InvalidArgument.
+        A limit that is taken back stays until nothing uses the key. Then the first request that
+        names the key sets its limit. A higher limit starts work that waits. Leases above a lower
+        limit end as ever. Submissions that name another limit are refused. Raises InvalidArgument.
         """
         from fairlane.operations import limit_keys
 

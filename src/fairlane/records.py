@@ -126,9 +126,9 @@ class KeyState:
     """A key of a queue: its limit, and what holds it and waits for it now.
 
     `is_set`: a person has set the limit, so it stays when the key is not used. `called` is work
-    that has room and waits for a worker. `waits_ms` is how long the oldest of the first 100 in line
-    has waited, None = none waits. `holders` and `next_requests` are up to 100 requests that hold
-    the key, and that come next.
+    that has room and waits for a worker, or keeps its place while another key is full. `waits_ms`
+    is how long the oldest of the first 100 in line has waited, None = none waits. `holders` and
+    `next_requests` are up to 100 requests that hold the key, and that come next.
     """
 
     name: str

@@ -21,7 +21,10 @@ for _, member in ipairs(due) do
   local lane, token = string.match(member, "^(%d+)|(.*)$")
   local pushed
   if string.find(token, "%", 1, true) then
-    place_new(string.match(delayed, "^[^}]*}"), tonumber(lane), token)
+    local is_done, problem = pcall(place_new, string.match(delayed, "^[^}]*}"), tonumber(lane), token)
+    if not is_done then
+      pushed = type(problem) == "table" and problem or redis.error_reply(problem)  -- text before Redis 7
+    end
   else
     pushed = redis.pcall("LPUSH", KEYS[lanes + tonumber(lane)], word_for(token))
   end

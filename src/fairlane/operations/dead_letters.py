@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from array import array
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from fairlane import settings
@@ -12,11 +12,18 @@ from fairlane.common.chunking import Chunker
 from fairlane.common.fingerprint import fingerprint_of, read_failure
 from fairlane.common.rate import parse_rates
 from fairlane.common.text import join_names
-from fairlane.errors import DeadNotFound, RequestEnded, RequestExists, not_found
+from fairlane.errors import (
+    DeadNotFound,
+    InvalidArgument,
+    RequestEnded,
+    RequestExists,
+    not_found,
+)
 from fairlane.model import ENDED_STATES, DeadChoice, outcome_of
 from fairlane.operations.completion import ERROR_DROPPED, error_texts_of_many, read_results
 from fairlane.operations.durability import confirm_submission
 from fairlane.operations.lease import new_op
+from fairlane.operations.limit_keys import in_force
 from fairlane.operations.request_state import (
     limits_in,
     moment,
@@ -24,6 +31,7 @@ from fairlane.operations.request_state import (
     progress,
     waiting_retries,
 )
+from fairlane.operations.shards import read_shards
 from fairlane.operations.submit import submit
 from fairlane.operations.tokens import follow_up
 from fairlane.options import Policy
@@ -415,6 +423,7 @@ async def requeue_ended(
                 raise none_with(parent, choice, missing)
             return begun or (parent, 0)
         new_id = await _new_id(parent, choice, chosen)
+        await _check_keys(_policy_of(parent, unpacked(stored)))
         if await _claim_dead(parent, new_id, choice, chosen):
             await _finish(parent, stored, new_id)
             return new_id, len(chosen)
@@ -447,6 +456,16 @@ async def _new_id(parent: str, choice: DeadChoice, chosen: ChosenDead) -> str:
 def _hash_of(choice: DeadChoice) -> str:
     what = (choice == ALL, sorted(choice.fingerprints or ()), sorted(choice.indexes or ()))
     return hashlib.sha256(repr(what).encode()).hexdigest()[:20]
+
+
+async def _check_keys(policy: Policy) -> None:
+    """Raises InvalidArgument, before a claim, if the queue cannot have the request's keys now."""
+    if policy.limits and (await read_shards(policy.queue)).present.numbers:
+        raise InvalidArgument(
+            f"queue {policy.queue} is spread over shards, which have no limits by key: bring its "
+            f"lanes together with `fairlane queue set --shards 0 --queue {policy.queue}`, and "
+            "requeue then"
+        )
 
 
 async def _claim_dead(parent: str, new_id: str, choice: DeadChoice, chosen: ChosenDead) -> bool:
@@ -483,6 +502,11 @@ async def _finish(parent: str, stored: dict[str, str], new_id: str) -> None:
         return
     policy = _policy_of(parent, unpacked(stored))
     if len(chosen) and (state in {"", "abandoned"} or is_open == "1"):
+        if is_open == "1":  # an earlier call began it, and its digest has the limits of that time
+            begun = {"keys": (await read(new_id, "keys"))[0]}
+            policy = replace(policy, limits=limits_in(begun))
+        else:
+            policy = replace(policy, limits=await in_force(policy.queue, policy.limits))
         size = await page_size(parent)
         await _submit(parent, new_id, policy, _Bodies(parent, chosen, size))
     elif len(chosen) and policy.durable:  # an earlier call may have ended before it confirmed

@@ -20,10 +20,11 @@ from fairlane.operations.backlog import (
     workers_of,
 )
 from fairlane.operations.completion import is_place, parse_results
+from fairlane.operations.limit_keys import KeyRoom
 from fairlane.operations.lives import NEVER_MS, Life, find_circles, read_lives, waiting_lives
 from fairlane.operations.pause import QueuePause, read_until
 from fairlane.operations.rates import opens, parse_queue_rate
-from fairlane.operations.request_state import detail_of, number, progress_in
+from fairlane.operations.request_state import detail_of, limits_in, number, progress_in
 from fairlane.operations.shards import read_shards
 from fairlane.operations.tokens import DELAYED, MOST_READ, are_queued, parse, read_waiting
 from fairlane.operations.workers import LATEST_MS
@@ -46,6 +47,7 @@ if TYPE_CHECKING:
     from fairlane.common.rate import Rate
     from fairlane.model import Token
     from fairlane.operations.tokens import Waiting
+    from fairlane.options import Limits
     from fairlane.protocol.request_hash import HeldPermit
     from fairlane.records import Cause, KeyState, Progress, WorkerState
 
@@ -195,7 +197,7 @@ async def _key_of(progress: Progress) -> tuple[KeyState | None, int]:
     """Returns the key for which a request waits, and its place in the key's line."""
     if not progress.limits or progress.ended:
         return None, 0
-    found = await limit_keys.find_waiting(progress.queue, list(progress.limits), progress.id)
+    found = await limit_keys.find_waiting(progress.queue, progress.id)
     if found is None:
         return None, 0
     try:
@@ -644,6 +646,7 @@ FIELDS = (
     "rates",
     "priority",
     "born",
+    "keys",
 )
 
 
@@ -651,18 +654,22 @@ OpenFields = tuple[str, dict[str, str], int]  # a request, its FIELDS, and its l
 
 
 class _Open(NamedTuple):
-    """A request that may start more: its free permits, and its sub-requests not yet delivered."""
+    """A request that may start more: its free permits, and its sub-requests not yet delivered.
+
+    `limits` are those of its keys.
+    """
 
     id: str
     room: int
     fresh: int
     has_retries: bool
+    limits: Limits
 
 
 async def demand(queue: str) -> Demand:
     """Returns how many more leases workers of a queue could take now."""
     home = await read_queue(queue)
-    seen, scan = set[str](), "0"
+    seen, scan, room = set[str](), "0", KeyRoom(queue)
     more = held = count = 0
     rows = list[WaitingRow]()
     while True:
@@ -671,7 +678,7 @@ async def demand(queue: str) -> Demand:
         fresh = [name for name in names if name not in seen]  # a scan may return an entry twice
         seen.update(fresh)
         found = await _read_open(queue, fresh)
-        more += await more_of(found, home.pause.now_ms)
+        more += await more_of(found, home.pause.now_ms, room)
         held += sum(one[2] for one in found)
         count += len(found)
         rows += map(_row, found)
@@ -720,8 +727,8 @@ def _left(fields: dict[str, str]) -> int:
     return total - done - dead
 
 
-async def more_of(requests: Sequence[OpenFields], now_ms: int) -> int:
-    """Returns how many more leases workers could take of these requests."""
+async def more_of(requests: Sequence[OpenFields], now_ms: int, keys_room: KeyRoom) -> int:
+    """Returns how many more leases workers could take of these requests, as far as keys allow."""
     open_ones = [_open_lanes(*one, now_ms) for one in requests]
     known = [one for one in open_ones if one is not None]
     unsure = [one for one in known if one.has_retries and one.fresh < one.room]
@@ -729,7 +736,11 @@ async def more_of(requests: Sequence[OpenFields], now_ms: int) -> int:
         [Command(b"ZCOUNT", keys.retries(one.id), b"-inf", now_ms) for one in unsure]
     )
     retries = {one.id: number for one, number in zip(unsure, due, strict=True)}
-    return sum(min(one.room, one.fresh + retries.get(one.id, 0)) for one in known)
+    await keys_room.read(one.limits for one in known)
+    return sum(
+        keys_room.take(one.limits, min(one.room, one.fresh + retries.get(one.id, 0)))
+        for one in known
+    )
 
 
 def _open_lanes(name: str, fields: dict[str, str], held: int, now_ms: int) -> _Open | None:
@@ -747,4 +758,5 @@ def _open_lanes(name: str, fields: dict[str, str], held: int, now_ms: int) -> _O
     room = max(0, number("limit") - held)
     if fields["rates"]:
         room = min(room, int(fields["rates"].split()[0]))
-    return _Open(name, room, number("fresh"), has_retries=_left(fields) > number("fresh"))
+    has_retries = _left(fields) > number("fresh")
+    return _Open(name, room, number("fresh"), has_retries, limits_in(fields))

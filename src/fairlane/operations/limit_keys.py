@@ -5,9 +5,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from fairlane.errors import InvalidArgument
+from fairlane.model import Token
 from fairlane.operations.create import NO_LIMITS
-from fairlane.operations.tokens import parse
-from fairlane.options import check_whole
+from fairlane.operations.tokens import FIRST, parse
+from fairlane.options import check_whole, read_limits
 from fairlane.options_table import BY_NAME
 from fairlane.protocol import keys, request_hash, scripts
 from fairlane.protocol.request_hash import as_text, hmget, parse_fields
@@ -16,14 +17,15 @@ from fairlane.protocol.steps import Batch, Command, SingleServer, run_all
 from fairlane.records import KeyPage, KeyState
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Iterator, Sequence
 
-    from fairlane.model import Token
+    from fairlane.options import Limits
 
 LINE = 2**52  # the least score of what waits, as in lua/v1/lib/limit_keys.lua
 _SCAN = 500  # keys of one reply
 _CHECKED = 100  # keys that one script checks
-_PAGE = 1_000  # waiting tokens of one reply
+_ENTRIES = 10_000  # of the keys that one script checks
+_PAGE = 1_000  # entries of one reply
 _SHOWN = 100  # leases and tokens of one key
 
 
@@ -62,10 +64,10 @@ async def read_key(queue: str, name: str) -> KeyState:
 
 
 async def set_key(queue: str, name: str, limit: int | None) -> int | None:
-    """Sets the limit of a key until it is taken back (None); returns the limit before, if any.
+    """Sets the limit of a key, or takes it back (None); returns the limit before, if any.
 
-    Work that waits starts as far as there is room. Leases above a lower limit end as ever. Raises
-    InvalidArgument.
+    A limit that is taken back stays until nothing uses the key. Work that waits starts as far as
+    there is room. Leases above a lower limit end as ever. Raises InvalidArgument.
     """
     keys.check_name("key", name)
     if limit is not None:
@@ -83,8 +85,8 @@ async def set_key(queue: str, name: str, limit: int | None) -> int | None:
 
 async def _state(queue: str, name: str, text: str) -> KeyState | None:
     """Returns the state of a key whose limit is this text; None if its limit cannot be read."""
-    limit, _, is_set = text.partition(" ")
-    if not limit.isdigit():
+    limit, is_set = _limit_in(text), " " in text
+    if limit is None:
         return None
     zset = keys.limit_key(queue, name)
     held, called, waiting, holders, first, time = await Batch(
@@ -102,8 +104,8 @@ async def _state(queue: str, name: str, text: str) -> KeyState | None:
     oldest = min(since, default=None)
     return KeyState(
         name=name,
-        limit=int(limit),
-        is_set=bool(is_set),
+        limit=limit,
+        is_set=is_set,
         held=held,
         called=called,
         waiting=waiting,
@@ -111,6 +113,12 @@ async def _state(queue: str, name: str, text: str) -> KeyState | None:
         holders=tuple(dict.fromkeys(raw.partition(b"#")[0].decode() for raw in holders)),
         next_requests=tuple(dict.fromkeys(token.request_id for token in tokens)),
     )
+
+
+def _limit_in(text: str) -> int | None:
+    """Returns the limit in a field of the queue's limits; None if it cannot be read."""
+    limit = text.partition(" ")[0]
+    return int(limit) if limit.isdecimal() else None
 
 
 async def _since(tokens: Sequence[Token]) -> list[int]:
@@ -132,20 +140,63 @@ async def _since(tokens: Sequence[Token]) -> list[int]:
 # ------------------------------------------------------------------ one request
 
 
-async def find_waiting(queue: str, names: Sequence[str], request_id: str) -> InKeys | None:
-    """Returns where a token of a request waits for a key, among the first 10,000 of its line."""
-    prefix = f"{request_id}#".encode()
-    for name in names:
-        zset, place = keys.limit_key(queue, name), 0
-        for first in range(0, 10 * _PAGE, _PAGE):
-            page = await Command(b"ZRANGEBYSCORE", zset, LINE, b"+inf", b"LIMIT", first, _PAGE)
-            for token in page:
-                place += 1
-                if token.startswith(prefix):
-                    return InKeys(name, place)
-            if len(page) < _PAGE:
-                break
+async def find_waiting(queue: str, request_id: str) -> InKeys | None:
+    """Returns where the first token of a request waits for a key."""
+    turn, named = await request_hash.read(request_id, "turn", "keys")
+    _, _, limits = named.partition("%")
+    stored = as_text(await Command(b"HGETALL", keys.permits(request_id)))
+    permits = dict.fromkeys((one.k, one.g) for one in request_hash.queued(stored))
+    permits[FIRST] = None  # it may have no field
+    tokens = [Token(request_id, k, g, turn, limits).text for k, g in permits]
+    for name, _ in read_limits("limits", limits) if limits else ():
+        zset = keys.limit_key(queue, name)
+        scores = await run_all([Command(b"ZSCORE", zset, one) for one in tokens])
+        if waiting := [at for one in scores if one is not None and (at := int(float(one))) >= LINE]:
+            ahead = await Command(b"ZCOUNT", zset, LINE, b"(%d" % min(waiting))
+            return InKeys(name, ahead + 1)
     return None
+
+
+async def in_force(queue: str, limits: Limits) -> Limits:
+    """Returns these keys, each with the limit that it has in the queue now.
+
+    A key that is not in use has the limit that is given. A requeue and a tick of a schedule submit
+    with these limits, because no person is there to choose another one.
+    """
+    if not limits:
+        return limits
+    names = [name for name, _ in limits]
+    texts = await Command(b"HMGET", keys.of_limits(queue)[3], *names)
+    return tuple(
+        (name, limit if text is None else _limit_in(text.decode()) or limit)
+        for (name, limit), text in zip(limits, texts, strict=True)
+    )
+
+
+class KeyRoom:
+    """How many more leases the keys of a queue allow: each is read once, and then counted down."""
+
+    def __init__(self, queue: str) -> None:
+        self._queue = queue
+        self._free = dict[str, int]()
+
+    async def read(self, limits: Iterable[Limits]) -> None:
+        """Reads the keys that it does not know yet."""
+        named = {name: limit for each in limits for name, limit in each}
+        new = [(name, limit) for name, limit in named.items() if name not in self._free]
+        for first in range(0, len(new), _SCAN):
+            part = await in_force(self._queue, tuple(new[first : first + _SCAN]))
+            zsets = [keys.limit_key(self._queue, name) for name, _ in part]
+            held = await run_all([Command(b"ZCOUNT", one, b"-inf", b"(0") for one in zsets])
+            for (name, limit), count in zip(part, held, strict=True):
+                self._free[name] = max(0, limit - count)
+
+    def take(self, limits: Limits, most: int) -> int:
+        """Returns how many of `most` leases of a request have room, and counts them."""
+        count = min([most, *(self._free[name] for name, _ in limits)])
+        for name, _ in limits:
+            self._free[name] -= count
+        return count
 
 
 # ------------------------------------------------------------------ audit
@@ -167,20 +218,37 @@ async def check_all(queue: str, names: Sequence[str]) -> int:
     count = 0
     for first in range(0, len(names), _CHECKED):
         part = names[first : first + _CHECKED]
-        call = scripts.check_keys(keys.of_limits(queue), names=part)
-        count += await SingleServer(call) or 0
+        zsets = [keys.limit_key(queue, name) for name in part]
+        sizes = await run_all([Command(b"ZCOUNT", one, b"-inf", b"(%d" % LINE) for one in zsets])
+        for group in _groups(part, sizes):
+            call = scripts.check_keys(keys.of_limits(queue), names=group)
+            count += await SingleServer(call) or 0
     return count
+
+
+def _groups(names: Sequence[str], sizes: Sequence[int]) -> Iterator[list[str]]:
+    """Yields names in groups that have about _ENTRIES entries together, because a script blocks."""
+    group, total = list[str](), 0
+    for name, size in zip(names, sizes, strict=True):
+        if group and total + size > _ENTRIES:
+            yield group
+            group, total = [], 0
+        group.append(name)
+        total += size
+    yield group
 
 
 async def waiting_requests(queue: str, names: Sequence[str]) -> list[bytes]:
     """Returns the requests of all tokens that wait for these keys."""
     found = dict[bytes, None]()
     for name in names:
-        zset, first, page = keys.limit_key(queue, name), 0, list[bytes]()
-        while first == 0 or len(page) == _PAGE:
-            page = await Command(b"ZRANGEBYSCORE", zset, LINE, b"+inf", b"LIMIT", first, _PAGE)
-            found |= dict.fromkeys(token.partition(b"#")[0] for token in page)
-            first += _PAGE
+        cursor = b""
+        while cursor != b"0":
+            zset = keys.limit_key(queue, name)
+            cursor, flat = await Command(b"ZSCAN", zset, cursor or b"0", b"COUNT", _PAGE)
+            for token, score in zip(flat[::2], flat[1::2], strict=True):
+                if float(score) >= LINE:
+                    found[token.partition(b"#")[0]] = None
     return list(found)
 
 

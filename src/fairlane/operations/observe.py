@@ -15,6 +15,7 @@ from fairlane.operations.backlog import WaitingRow, backlog_of, endings_of, newe
 from fairlane.operations.estimate import FIELDS, bounded, more_of
 from fairlane.operations.find import list_workers
 from fairlane.operations.lease import read_stats
+from fairlane.operations.limit_keys import KeyRoom
 from fairlane.operations.pause import QueuePause, read_until
 from fairlane.operations.rates import parse_queue_rate
 from fairlane.operations.server_checks import Facts
@@ -405,7 +406,7 @@ async def _demand(counted: Demand, sample: Sample, now_ms: int, rate: Rate | Non
     """Returns the demand of the requests if all were read, else the demand `counted`."""
     found = counted
     if found.is_exact:
-        more = await more_of(sample.fields, now_ms)
+        more = await more_of(sample.fields, now_ms, KeyRoom(found.queue))
         held = sum(one.held for one in sample.requests)
         found = replace(found, demand=more, held=held, requests=len(sample.requests))
     return replace(found, demand=0 if found.is_paused else bounded(found.demand, rate))

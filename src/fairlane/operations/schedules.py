@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from difflib import get_close_matches
 from functools import lru_cache
@@ -25,6 +25,7 @@ from fairlane.errors import (
 )
 from fairlane.operations.create import GROUP, Digest, NewRequest, create, create_one
 from fairlane.operations.durability import check_replicas, confirm_submission
+from fairlane.operations.limit_keys import in_force
 from fairlane.operations.lives import logged_states
 from fairlane.options import check_option_names, plain_options, policy_of
 from fairlane.options_table import OPTIONS
@@ -726,13 +727,19 @@ async def _fire_group(queue: str, group: list[Move], fired: Fired) -> None:
     new: list[NewRequest] = []
     had = await _submitted_before(queue, [move for move in group if move.began], fired)
     for move in group:
+        policy = move.policy
+        try:
+            if policy.limits:
+                policy = replace(policy, limits=await in_force(queue, policy.limits))
+        except FairlaneError as unread:
+            fired.waiting.setdefault(move.name, unread)
         for tick in move.ticks if move.name not in fired.waiting else ():
             made = request_id(queue, move.name, tick)
             if made in had:
                 continue
-            digest = Digest(move.policy)
+            digest = Digest(policy)
             digest.add(move.definition.bodies)
-            new.append(NewRequest(made, move.policy, digest, move.definition.bodies))
+            new.append(NewRequest(made, policy, digest, move.definition.bodies))
             owners.append(move)
     errors = await _submit(new) if new else []
     submitted = set[str]()

@@ -311,7 +311,7 @@ def charge_turns(queue: str, costs: Iterable[tuple[int, str, int, int]]) -> list
 # Finds whether permits are queued for given tokens: else a token is stale.
 
 
-_FIRST = ("0", "1")  # the permit and g of a new request's first token
+FIRST = ("0", "1")  # the permit and g of a new request's first token
 
 
 async def are_queued(
@@ -330,7 +330,7 @@ async def are_queued(
     first = [
         at
         for at, (one, text) in enumerate(zip(tokens, texts, strict=True))
-        if text is None and (one.k, one.g) == _FIRST
+        if text is None and (one.k, one.g) == FIRST
     ]
     if first:
         names = ("seq", "queued")

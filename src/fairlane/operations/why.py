@@ -125,7 +125,9 @@ def in_keys(key: KeyState, place: int) -> Cause:
     by = f", by request {join_names(list(key.holders))}" if key.holders else ""
     ahead = f"; {place - 1:,} in its line are ahead" if place > 1 else ""
     verb = "is" if key.held == 1 else "are"
-    text = f"waits for key {key.name}: {key.held:,} of {key.limit:,} {verb} held{by}{ahead}"
+    are = "is" if key.called == 1 else "are"
+    called = f", and {key.called:,} {are} called or kept" if key.called else ""
+    text = f"waits for key {key.name}: {key.held:,} of {key.limit:,} {verb} held{by}{called}{ahead}"
     figures = {
         "key": key.name,
         "held": key.held,

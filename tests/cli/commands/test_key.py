@@ -30,6 +30,20 @@ def test_keys_are_listed_shown_and_set(program: Program):
     assert json.loads(program("key", "list", "--json").out)["keys"] == []
 
 
+def test_unset_says_which_limit_a_key_in_use_keeps(program: Program):
+    program("submit", program.file(b"a\n"), "--key", "x=2", "--id", "r1")
+    program("key", "set", "x", 20)
+    said = b"key x of queue req keeps the limit 20 until nothing uses it, then that of the first "
+    assert program("key", "set", "x", "unset").out == said + b"request\n"
+    found = json.loads(program("key", "set", "x", "unset", "--json").out)
+    assert (found["limit"], found["former"]) == (20, 20)
+    program("cancel", "r1")
+    program("key", "set", "x", 20)
+    said = b"key x of queue req gets the limit of the first request that names it, before 20\n"
+    assert program("key", "set", "x", "unset").out == said
+    assert json.loads(program("key", "set", "x", "unset", "--json").out)["limit"] is None
+
+
 @for_each(
     "words, said",
     [

@@ -13,6 +13,7 @@ from fairlane.records import Demand
 from tests.support.operations.stepping import drive
 from tests.support.operations.upkeep import server_ms
 from tests.support.scripts.requests import next_slice, take_slice
+from tests.support.servers import backends
 
 if TYPE_CHECKING:
     import redis
@@ -62,6 +63,21 @@ def test_stale_and_lost_tokens_do_not_matter(
     redis_client.delete(keys.lanes("req")[1])
     assert queue.demand().demand == sum(BY_HAND.values())
     redis_client.delete(keys.lanes("req")[7])
+
+
+@pytest.mark.parametrize("redis_server", backends.one(), indirect=True)
+def test_requests_of_a_key_count_only_as_far_as_it_has_room(queue: Queue, driver: SyncDriver):
+    for n in range(30):
+        queue.submit_request([b"x"] * 3, id=f"r{n}", limit=3, limits={"x": 2})
+    queue.submit_request([b"x"] * 9, id="wide", limit=9, limits={"y": 4})
+    queue.submit_request([b"x"], id="both", limits={"x": 2, "z": 1})
+    assert queue.demand().demand == 2 + 4
+    assert queue.snapshot().demand.demand == 2 + 4
+    assert next_slice(driver, count=1).request_id == "r0"
+    assert queue.demand().demand == 1 + 4
+    queue.set_key("x", 5)
+    assert queue.demand().demand == 4 + 4
+    queue.set_key("x", None)
 
 
 @pytest.mark.rest

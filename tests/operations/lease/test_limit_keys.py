@@ -12,7 +12,8 @@ import pytest
 
 from fairlane.errors import InvalidArgument, RequestEnded
 from fairlane.operations.lease import reap
-from fairlane.operations.limit_keys import LINE, check_all, names_in_use
+from fairlane.operations.limit_keys import LINE, check_all, names_in_use, waiting_requests
+from fairlane.operations.schedules import fire
 from fairlane.operations.tokens import follow_up
 from fairlane.operations.workers import promote
 from fairlane.protocol import keys
@@ -248,6 +249,80 @@ def test_why_names_the_key_and_who_holds_it(queue: Queue, lane: Lane):
     assert cause.text == "waits for key x: 1 of 1 is held, by request r0; 1 in its line are ahead"
 
 
+def test_why_names_what_is_called_or_kept_beside_what_is_held(queue: Queue, lane: Lane):
+    for n in range(5):
+        queue.submit_request(["a"], id=f"r{n}", limits={"x": 3})
+    take(queue, 1)
+    (cause,) = [one for one in queue.why("r4").causes if one.kind == "key"]
+    held = "waits for key x: 1 of 3 is held, by request r0, and 2 are called or kept"
+    assert cause.text == f"{held}; 1 in its line are ahead"
+
+
+def test_why_counts_the_place_in_a_very_long_line(queue: Queue, lane: Lane):
+    for name in ("r1", "r2"):
+        queue.submit_request(["a"], id=name, limits={"x": 1}, tenant="acme")
+    waiting = {f"other#{n}.7%x=1": LINE + n for n in range(12_000)}
+    lane.client.zadd(keys.limit_key("req", "x"), waiting)
+    (cause,) = [one for one in queue.why("r2").causes if one.kind == "key"]
+    assert cause.text.endswith("; 12,000 in its line are ahead")
+    lane.client.zrem(keys.limit_key("req", "x"), *waiting)
+
+
+def test_a_tick_of_a_schedule_uses_the_limit_in_force(queue: Queue, lane: Lane):
+    queue.schedules.add("s", cron="0 7 * * *", bodies=["a"], limits={"x": 1})
+    queue.set_key("x", 5)
+    lane.client.zadd(keys.schedules("req")[1], {"s": 1_000})
+    fired = lane.run(fire("req"))
+    assert (fired.waiting, fired.requests) == ({}, 1)
+    assert queue.key("x").called == 1
+    queue.schedules.remove("s")
+
+
+def test_a_requeue_uses_the_limit_in_force(queue: Queue, lane: Lane):
+    request = queue.submit_request(["a"], id="r1", limits={"x": 1}, attempts=1)
+    take(queue)[0].dead("no")
+    queue.set_key("x", 5)
+    again = request.requeue_dead()
+    assert again.progress().limits == {"x": 5}
+    assert names(take(queue)) == [again.id]
+
+
+def test_a_requeue_in_a_spread_queue_is_refused_before_anything_is_claimed(
+    queue: Queue, lane: Lane
+):
+    request = queue.submit_request(["a"], id="r1", limits={"x": 1}, attempts=1)
+    take(queue)[0].dead("no")
+    lane.client.hset(keys.conf("req"), "shards", "1,2")
+    before = lane.client.hgetall(keys.request_hash("r1"))
+    with pytest.raises(InvalidArgument, match="queue req is spread over shards, which have no"):
+        request.requeue_dead()
+    assert lane.client.hgetall(keys.request_hash("r1")) == before
+    lane.client.hdel(keys.conf("req"), "shards")
+    assert names(take(queue)) == [] == [*request.dead()][1:]
+    request.requeue_dead()
+
+
+def test_the_audit_checks_many_entries_in_several_calls(queue: Queue, lane: Lane):
+    for name in ("x", "y", "z"):
+        left = {f"gone#{n}.7": -1 for n in range(6_000 if name == "x" else 3_000)}
+        lane.client.zadd(keys.limit_key("req", name), left)
+        lane.client.hset(keys.of_limits("req")[3], name, "1")
+    before = lane.client.info("commandstats")
+    assert lane.run(check_all("req", ["x", "y", "z"])) == 12_000
+    after = lane.client.info("commandstats")
+    calls = [sum(one[f"cmdstat_{name}"]["calls"] for name in ("evalsha", "fcall", "fcall_ro")
+                 if f"cmdstat_{name}" in one) for one in (before, after)]  # fmt: skip
+    assert calls[1] - calls[0] == 2
+
+
+def test_the_audit_finds_each_waiting_request_of_a_long_line(queue: Queue, lane: Lane):
+    line = {f"r{n}#0.7%x=1": LINE + 7 for n in range(3_000)}
+    lane.client.zadd(keys.limit_key("req", "x"), line | {"held#0.1": -1, "called#0.1%x=1": 5})
+    found = lane.run(waiting_requests("req", ["x"]))
+    assert sorted(found) == sorted(f"r{n}".encode() for n in range(3_000))
+    lane.client.delete(keys.limit_key("req", "x"))
+
+
 def test_the_audit_corrects_what_damage_has_left(queue: Queue, lane: Lane):
     queue.submit_request(["a"], id="r1", limits={"x": 1})
     lane.client.zadd(keys.limit_key("req", "x"), {"gone#0.7": -1, "r1#0.9%x=1": 3})
@@ -265,6 +340,11 @@ def test_the_audit_corrects_what_damage_has_left(queue: Queue, lane: Lane):
         ({"a" * 200: 1}, r"\(200 characters\) is not valid: use 1 to 128"),
         (("a=1", "a=2"), "key a has two limits, 1 and 2: name it once"),
         (dict.fromkeys("abcd", 1), "4 keys are too many: a request names at most 3"),
+        ({"a": 1, 2: 3}, r"limits \(2, 3\) is not valid: write a key and its limit"),
+        ([("a", 1, 2)], r"limits \('a', 1, 2\) is not valid: write a key and its limit"),
+        ([("a",)], r"limits \('a',\) is not valid: write a key and its limit"),
+        ([(["a"], 1)], r"limits \(\['a'\], 1\) is not valid: write a key and its limit"),
+        ("a=1,", "limits 'a=1,' is not valid: write a key and its limit"),
         ("a", "limits 'a' is not valid: write a key and its limit, as customer-42=3"),
         ({"a b": 1}, "key 'a b' is not valid"),
     ],

@@ -259,6 +259,21 @@ def test_promote_moves_no_more_than_it_was_asked_for(lane: Lane):
     assert promote(lane, 1000)[0] == 3
 
 
+def test_a_damaged_lane_delays_no_token_of_another_lane(lane: Lane):
+    insert(lane, (3, "a#0.1%x=1", 100), (9, "b#0.1%y=1", 200), (9, "c#0.1", 300))
+    lane.client.set(LANES[3], "damage")
+    lane.later(1_000)
+    with pytest.raises(FairlaneError, match="WRONGTYPE"):
+        promote(lane)
+    assert lane.client.lrange(LANES[9], 0, -1) == [b"c#0.1", b"b#0.1%y=1"]
+    assert lane.client.zrange(DELAYED, 0, -1) == [b"3|a#0.1%x=1"]
+    lane.client.delete(LANES[3])
+    assert promote(lane) == [1, 0]
+    assert lane.client.lrange(LANES[3], 0, -1) == [b"a#0.1%x=1"]
+    used = keys.limit_key("req", "x"), keys.limit_key("req", "y"), keys.of_limits("req")[3]
+    lane.client.delete(*used)
+
+
 def test_promote_wants_all_the_lanes(lane: Lane):
     with pytest.raises(InvalidArgument, match="BADBATCH"):
         lane.call("promote", (DELAYED, *TURNS, *LANES[:99]), most=10)

@@ -13,6 +13,7 @@ from fairlane.cli.program import CommandGroup
 from fairlane.errors import InvalidArgument
 
 if TYPE_CHECKING:
+    from fairlane.queue import Queue
     from fairlane.records import KeyState
 
 _LIMIT = 10_000
@@ -71,8 +72,9 @@ def show(redis: str | None, queue: str, name: str, as_json: bool) -> int:
 def set_(redis: str | None, queue: str, name: str, limit: str, as_json: bool) -> int:
     """Set the limit of a key to 1 to 10,000 leases, for good; `unset` leaves it to the requests.
 
-    A higher limit starts work that waits. Leases above a lower limit end as ever. Until `unset`,
-    submissions that name another limit for the key are refused.
+    A higher limit starts work that waits. Leases above a lower limit end as ever. Submissions that
+    name another limit for the key are refused. After `unset`, a key in use keeps its limit until
+    nothing uses it.
     """
     wanted = None
     if limit != "unset":
@@ -84,13 +86,27 @@ def set_(redis: str | None, queue: str, name: str, limit: str, as_json: bool) ->
         wanted = int(limit)
     with open_queue(redis, queue) as opened:
         former = opened.set_key(name, wanted)
+        now = wanted or _limit_now(opened, name)
     if as_json:
-        write_json({"queue": queue, "name": name, "limit": wanted, "former": former})
+        write_json({"queue": queue, "name": name, "limit": now, "former": former})
         return 0
     before = "" if former is None else f", before {former:,}"
-    now = f"has the limit {wanted:,}" if wanted else "has the limit of the requests that name it"
-    write_line(f"key {name} of queue {queue} {now}{before}")
+    if wanted:
+        says = f"has the limit {wanted:,}{before}"
+    elif now is not None:
+        says = f"keeps the limit {now:,} until nothing uses it, then that of the first request"
+    else:
+        says = f"gets the limit of the first request that names it{before}"
+    write_line(f"key {name} of queue {queue} {says}")
     return 0
+
+
+def _limit_now(queue: Queue, name: str) -> int | None:
+    """Returns the limit of a key in use, else None."""
+    try:
+        return queue.key(name).limit
+    except InvalidArgument:
+        return None
 
 
 def _words(one: KeyState) -> str:
