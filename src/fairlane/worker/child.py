@@ -198,12 +198,12 @@ def _serve_all(assignment: Assignment, units: list[Unit]) -> None:
     """Runs the units of a sync handler until each has drained."""
     if len(units) == 1:
         sys.setswitchinterval(_SWITCH_S)
-        _serve(assignment, units[0])
+        _serve(assignment, units[0], units)
     else:
         threads = [
             threading.Thread(  # each has the context variables that the start has set
                 target=contextvars.copy_context().run,
-                args=(_serve, assignment, unit),
+                args=(_serve, assignment, unit, units),
                 name=f"unit-{unit.record.unit}",
             )
             for unit in units
@@ -220,11 +220,12 @@ def _report_last(assignment: Assignment) -> None:
         assignment.failures.flush_last()
 
 
-def _serve(assignment: Assignment, unit: Unit) -> None:
+def _serve(assignment: Assignment, unit: Unit, units: list[Unit]) -> None:
     record = unit.record
 
     def gives_up() -> bool:
-        return record.is_draining and not unit.is_holding
+        """Returns True if no unit holds a lease, because this one may settle those of others."""
+        return record.is_draining and not any(one.is_holding for one in units)
 
     driver = SyncDriver(
         assignment.url,

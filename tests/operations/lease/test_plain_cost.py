@@ -38,9 +38,9 @@ EXCHANGE = {
     "evalsha": 1,
     "time": 1,
     "lmpop": 1,
-    "hmget": 1,
+    "hmget": 2,
     "zcard": 1,
-    "hget": 4,
+    "hget": 3,
     "hset": 7,
 }
 STEPS = {**SCRIPTS, "evalsha": 3, "time": 2, "hmget": 2, "zcard": 2, "hget": 3, "hset": 6}

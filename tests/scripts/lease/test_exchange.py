@@ -451,7 +451,7 @@ def test_after_the_end_there_is_nothing_to_settle(one: Lane):
 # ------------------------------------------------------------------ several units
 
 
-SEVERAL = {"place": "x3 x1 x7"}
+SEVERAL: dict[str, Any] = {"place": "x3 x1 x7"}
 
 
 def notes(lane: Lane) -> dict[bytes, list[bytes]]:
@@ -482,8 +482,7 @@ def test_each_of_several_units_takes_one_token_and_has_a_note_of_its_own(one: La
 def test_the_leases_of_several_units_are_not_shared(one: Lane):
     """Each unit has one, so a retry whose death must be charged need not come alone."""
     held = one.begin(1, limit=1)
-    reply = one.complete(held, [], [(held.ids[0], "retry", 0)])
-    dispatch(one, toks(reply[2]))
+    dispatch(one, toks(one.complete(held, [], [(held.ids[0], "retry", 0)])[2]))
     two = other(one)
     dispatch(two, two.start(2, limit=2), "r2")
     reply = exchange(one, want=3, sizes={}, **SEVERAL)
