@@ -459,7 +459,7 @@ _BEHIND: dict[str, tuple[Arg, ...]] = {
         ("getrange", "hincrby", "hset", "lrange", "zadd", "zrevrangebyscore"), (b"0", b"0")
     ),
     "zrangebylex": (b"-", b"+"),
-    **dict.fromkeys(("xrange", "zcount", "zrange", "zrangebyscore"), (b"0", b"0")),
+    **dict.fromkeys(("xrange", "xrevrange", "zcount", "zrange", "zrangebyscore"), (b"0", b"0")),
     **dict.fromkeys(("xack", "xgroup|create", "xgroup|delconsumer"), (b"x", b"0")),
     "set": (b"x", b"PX", b"x"),
     "setbit": (b"0", b"x"),
