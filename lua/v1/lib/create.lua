@@ -283,7 +283,8 @@ local function enqueue(new, now, intent, over)
     if wrong then
       error(wrong.err, 0)
     end
-    redis.call("HSET", "{" .. new.queue .. "}:conf", "has_keys", 1)  -- from now on the queue gets no shards
+    local home = "{" .. new.queue .. "}"
+    redis.call("HSET", home .. ":conf", "has_keys", 1)  -- from now on the queue gets no shards
   end
   local state = new_state(new, now)
   if former then

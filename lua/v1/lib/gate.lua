@@ -75,7 +75,8 @@ end
 -- feed = what it gets (see operations/hand_over.py), its sources, stop or continue for each source, the request that must
 -- not fall too far behind (- = none), how many results make a body or how many choices a result has, what is written around
 -- results, and the names that a result may choose.
-local POLL, POLL_MOST = 1000, 5000  -- ms between two looks at the requests that this one waits for, more as it gets older
+local POLL = 1000  -- ms between two looks at the requests that this one waits for, more as it gets older
+local POLL_MOST = 5000
 
 -- Returns what a leading worker must do for the request besides reap, and the ms until the next look.
 local function chore_of(state, at, after, ageing, aged, feed)

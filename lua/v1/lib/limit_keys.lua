@@ -44,23 +44,10 @@ local function limit_of(home, key)
   return tonumber(limit)
 end
 
--- Forgets the limit of a key that no token waits for or holds, unless a person has set it.
-local function forget_limit(home, name)
-  local text = redis.call("HGET", home .. ":limits", name)
-  if text and not string.find(text, " ", 1, true) then
-    redis.call("HDEL", home .. ":limits", name)
-  end
-  redis.call("HDEL", home .. ":conf", "kept:" .. name)
-end
-
 -- Returns true if a token of this rank may go to its lane. Those held count, and those called with a better rank. So an urgent
 -- token does not wait for one that was called to a later lane.
 local function may_call(home, key, rank)
   return redis.call("ZCOUNT", key.set, "-inf", below(rank)) < limit_of(home, key)
-end
-
-local function has_room(home, key)
-  return redis.call("ZCOUNT", key.set, "-inf", below(0)) < limit_of(home, key)
 end
 
 -- ------------------------------------------------------------------ lane
@@ -143,8 +130,12 @@ end
 -- Ends each change that may have made room in a key.
 local function call_next(home, key)
   local last = redis.call("ZRANGE", key.set, -1, -1, "WITHSCORES")
-  if not last[1] then
-    forget_limit(home, key.name)
+  if not last[1] then  -- it is not in use: its limit is forgotten, unless a person has set it
+    local text = redis.call("HGET", home .. ":limits", key.name)
+    if text and not string.find(text, " ", 1, true) then
+      redis.call("HDEL", home .. ":limits", key.name)
+    end
+    redis.call("HDEL", home .. ":conf", "kept:" .. key.name)
   elseif tonumber(last[2]) >= LINE - 1 then
     local todo = {key}
     for i = 1, NOTES do
@@ -178,7 +169,7 @@ local function all_have_room(home, token, lane)
   local keys = each_key(home, token)
   local full
   for _, key in ipairs(keys) do
-    if not full and not has_room(home, key) then
+    if not full and redis.call("ZCOUNT", key.set, "-inf", below(0)) >= limit_of(home, key) then
       full = key
     end
   end
