@@ -18,7 +18,7 @@ from tests.support.scripts.requests import next_slice, once, settle
 from tests.worker.parts import ON_ONE_SERVER
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
 
     import redis
 
@@ -150,7 +150,7 @@ def test_an_exchange_with_a_key_sends_few_commands_more(
     }
 
 
-def more(one: dict[str, float], other: dict[str, float]) -> dict[str, float]:
+def more(one: Mapping[str, float], other: Mapping[str, float]) -> dict[str, float]:
     """Returns how many more of each command there are."""
     names = sorted({*one, *other})
     return {name: n for name in names if (n := one.get(name, 0) - other.get(name, 0))}
