@@ -25,7 +25,10 @@ def test_a_watched_queue_prints_a_line_for_each_change(program: Program, redis_u
         second = process.stdout.readline().decode()
         process.send_signal(signal.SIGINT)
         ended = finish(process)
-    assert first == "queue req: 1 active; 2 tokens in lanes, 0 tokens delayed; 0 workers; 0 ended\n"
+    assert first == (
+        "queue req: 2 waiting, nothing works on them now; 1 active; 2 tokens in lanes, "
+        "0 tokens delayed; 0 workers; 0 ended\n"
+    )
     assert second.endswith("0 workers; 1 ended\n")
     assert (ended.code, ended.out, ended.err) == (130, b"", "fairlane: interrupted\n")
 
