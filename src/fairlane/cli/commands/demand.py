@@ -25,7 +25,6 @@ def command(redis: str | None, queue: str, as_json: bool) -> int:
     if as_json:
         write_json(found)
     else:
-        backlog = found.backlog
-        write_line(f"waiting   {'; '.join(filter(None, (backlog.count, backlog.trend)))}")
+        write_line(f"waiting   {found.backlog.words}")
         write_line(f"demand    {found.demand:,} more leases could start")
     return 0
