@@ -115,20 +115,8 @@ MEMORY_LIMIT = Metric(
 )
 QUEUE = (
     *(DEMAND, WANTED, UP, EXACT, PAUSED, UNFINISHED, DELAYED, REQUESTS, WAITING, GROWTH),
-    *(
-        RUNNING,
-        READY,
-        DEAD,
-        OLDEST,
-        WORKERS,
-        UNITS,
-        WAITED,
-        RAN,
-        FAILED,
-        TIMEOUTS,
-        MEMORY,
-        MEMORY_LIMIT,
-    ),
+    *(RUNNING, READY, DEAD, OLDEST, WORKERS, UNITS, WAITED, RAN, FAILED, TIMEOUTS),
+    *(MEMORY, MEMORY_LIMIT),
 )
 ALL = (*WORKER.values(), *QUEUE)
 # A program with streams of Spark has these, see fairlane.spark.StreamMetrics.

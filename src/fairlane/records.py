@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from fairlane.common.text import figure, format_duration
-from fairlane.model import ENDED_STATES, ending_words, outcome_of, outcome_words
+from fairlane.model import ENDED_STATES, ending_words, outcome_of
 
 if TYPE_CHECKING:
     from fairlane.errors import FairlaneError
@@ -337,6 +337,11 @@ class QueueBacklog:
     def count(self) -> str:
         """Returns how many wait, as text: `5,000`, or `about 5,000` if a part was read."""
         return f"{self.waiting:,}" if self.is_exact else f"about {self.waiting:,}"
+
+    @property
+    def words(self) -> str:
+        """Returns how many wait, and the trend, as text."""
+        return "; ".join(filter(None, (self.count, self.trend)))
 
     @property
     def trend(self) -> str:
@@ -729,4 +734,4 @@ class FlowProgress(NamedTuple):
     @property
     def shown_state(self) -> str:
         """Returns the outcome in words, the state until the end."""
-        return outcome_words(self.outcome, self.dead) if self.outcome else self.state
+        return ending_words(self.state, self.done, self.dead)

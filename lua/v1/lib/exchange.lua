@@ -224,19 +224,25 @@ end
 -- Pops tokens, and notes in the same script which tokens a unit took.
 
 -- Returns the tokens that a repeat of this call must acquire, or nil if this is its first run. The ops of a unit grow, and
--- a unit has one call at a time. So a call with a smaller op than that of a note is a late copy, and takes nothing.
+-- a unit has one call at a time. So a call with a smaller op than that of a note is a late copy, and takes nothing. Several
+-- places have a word each, whole: one that is no token, or empty, must not shift those of the places behind it.
 local function noted_before(places)
   local tokens = nil
   for _, note in ipairs(redis.call("HMGET", taken, unpack(places))) do
     local former, rest = string.match(note or "", "^(%x+) ?(.*)$")
     if former and string.sub(former, 1, 22) == string.sub(op, 1, 22) and former >= op then
       tokens = tokens or {}
-      if former == op then
+      if former == op and #places > 1 then
+        tokens[#tokens + 1] = rest
+      elseif former == op then
         for token in string.gmatch(rest, "%S+") do
           tokens[#tokens + 1] = token
         end
       end
     end
+  end
+  while tokens and tokens[#tokens] == "" do  -- of places that took nothing
+    tokens[#tokens] = nil
   end
   return tokens
 end

@@ -19,7 +19,7 @@ from fairlane.records import QueueBacklog
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from fairlane.records import Completion, WorkerState
+    from fairlane.records import Completion, RequestCounts, WorkerState
 
 _OVER_MS = 60_000  # what was submitted in the last minute says how fast more comes
 _PARTS = 3  # of that time
@@ -34,6 +34,11 @@ class WaitingRow(NamedTuple):
     waiting: int
     total: int
     submitted_ms: int
+
+    @classmethod
+    def of(cls, counts: RequestCounts) -> WaitingRow:
+        """Returns the row of a request's counts."""
+        return cls(counts.priority, counts.waiting, counts.total, counts.submitted_ms)
 
 
 def newest_ended(queue: str) -> Command:

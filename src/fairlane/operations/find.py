@@ -24,7 +24,7 @@ from fairlane.model import (
     RequestFilters,
     outcome_of,
 )
-from fairlane.operations import tokens as backlog
+from fairlane.operations import tokens as waiting_tokens
 from fairlane.operations.completion import has_entries_before
 from fairlane.operations.request_state import (
     completion,
@@ -290,13 +290,13 @@ async def list_requests(
             Command(b"TIME"),
         ]
     )
-    is_small = active <= backlog.MOST_READ
+    is_small = active <= waiting_tokens.MOST_READ
     search = _Search(queue, wanted, order, time_ms(time), is_small)
     if place is None:
         running = _URGENT if is_small or not sort else _WALK
         place = _Place(running if wanted.wants_any(RUNNING) else _ENDED)
     found: list[RequestCounts] = []
-    left = backlog.MOST_READ
+    left = waiting_tokens.MOST_READ
     while place is not None and left > 0 and len(found) < limit:
         part = await _SECTIONS[place.section](search, place, limit - len(found))
         found += part.found
@@ -329,9 +329,9 @@ def check_page(limit: object) -> None:
 
 async def _urgent(search: _Search, place: _Place, room: int) -> _Part:
     """Lists the most urgent requests. In a small queue these are all unfinished ones."""
-    most = backlog.MOST_READ if search.is_small else backlog.MOST_READ // 2
+    most = waiting_tokens.MOST_READ if search.is_small else waiting_tokens.MOST_READ // 2
     spread = await read_shards(search.queue)
-    tokens = await backlog.read_waiting(search.queue, spread.served, most)
+    tokens = await waiting_tokens.read_waiting(search.queue, spread.served, most)
     names = await Command(b"ZRANGE", keys.active(search.queue), 0, most - 1)
     rows = await most_urgent(search.queue, tokens, names)
     behind = search.behind_running if search.is_small else _Place(_WALK)

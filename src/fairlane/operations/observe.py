@@ -362,13 +362,9 @@ async def snapshot(queue: str) -> Snapshot:
     took = await read_took(queue, page.workers)
     sample = await read_sample(queue, tokens, took, unfinished)
     is_exact = unfinished <= MOST_REQUESTS
-    rows = [
-        WaitingRow(one.priority, one.waiting, one.total, one.submitted_ms)
-        for one in sample.requests
-    ]
-    last = endings_of(queue, newest)
+    rows = [WaitingRow.of(counts) for counts in sample.requests]
     backlog = backlog_of(
-        *(rows, unfinished, last, page.workers, pause.now_ms),
+        *(rows, unfinished, endings_of(queue, newest), page.workers, pause.now_ms),
         is_paused=pause.is_paused,
         away=sample.away,
     )

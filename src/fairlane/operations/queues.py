@@ -13,7 +13,7 @@ from typing import Any
 
 from fairlane.errors import FairlaneError, RedisUnreachable
 from fairlane.model import ENDED
-from fairlane.operations import tokens as backlog
+from fairlane.operations import tokens as waiting_tokens
 from fairlane.operations.backlog import (
     WaitingRow,
     backlog_of,
@@ -249,13 +249,13 @@ _CONF = (b"max_waiting", b"waiting", b"paused_until", b"rate")
 async def queue_status(queue: str, max_requests: int = 1000) -> QueueStatus:
     """Returns the state of a queue now. Raises RedisError."""
     spread = await read_shards(queue)
-    tokens = await backlog.read_waiting(queue, spread.served)
+    tokens = await waiting_tokens.read_waiting(queue, spread.served)
     replies = await Batch(
         [
             Command(b"ZRANGE", keys.workers(queue), 0, -1, b"WITHSCORES"),
             Command(b"TIME"),
             Command(b"ZCARD", keys.active(queue)),
-            Command(b"ZRANGE", keys.active(queue), 0, backlog.MOST_READ - 1),
+            Command(b"ZRANGE", keys.active(queue), 0, waiting_tokens.MOST_READ - 1),
             Command(b"XLEN", keys.completed(queue)),
             Command(b"HMGET", keys.conf(queue), *_CONF),
             newest_ended(queue),
@@ -265,9 +265,9 @@ async def queue_status(queue: str, max_requests: int = 1000) -> QueueStatus:
     active, names, logged, bound, newest = replies[2:]
     now_ms = time_ms(replies[1])
     urgent = await most_urgent(queue, tokens, names)
-    counts = await read_counts(urgent[: max(max_requests, backlog.MOST_READ)])
+    counts = await read_counts(urgent[: max(max_requests, waiting_tokens.MOST_READ)])
     requests = counts[:max_requests]
-    rows = [WaitingRow(one.priority, one.waiting, one.total, one.submitted_ms) for one in counts]
+    rows = [WaitingRow.of(one) for one in counts]
     workers = (await list_workers(queue)).workers
     max_waiting, waits, until, text = bound
     pause = QueuePause(read_until(until), now_ms)
@@ -277,8 +277,8 @@ async def queue_status(queue: str, max_requests: int = 1000) -> QueueStatus:
         is_paused=pause.is_paused,
         away=away,
     )
-    stale = await backlog.count_stale(queue, tokens)
-    lanes, delayed = backlog.without_stale(tokens.counts, stale)
+    stale = await waiting_tokens.count_stale(queue, tokens)
+    lanes, delayed = waiting_tokens.without_stale(tokens.counts, stale)
     rate = parse_queue_rate(queue, text)
     return QueueStatus(
         queue=queue,

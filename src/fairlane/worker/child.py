@@ -13,7 +13,7 @@ import threading
 import warnings
 from contextlib import suppress
 from dataclasses import dataclass, field
-from functools import cache
+from functools import cache, partial
 from importlib import import_module
 from pkgutil import iter_modules
 from typing import TYPE_CHECKING, Any, NoReturn
@@ -220,17 +220,20 @@ def _report_last(assignment: Assignment) -> None:
         assignment.failures.flush_last()
 
 
+def gives_up(units: list[Unit]) -> bool:
+    """Returns True if a call of a unit need not be repeated: the worker drains, and holds nothing.
+
+    The leases of all units of the process count, because one of them settles those of others.
+    """
+    return units[0].record.is_draining and not any(unit.is_holding for unit in units)
+
+
 def _serve(assignment: Assignment, unit: Unit, units: list[Unit]) -> None:
     record = unit.record
-
-    def gives_up() -> bool:
-        """Returns True if no unit holds a lease, because this one may settle those of others."""
-        return record.is_draining and not any(one.is_holding for one in units)
-
     driver = SyncDriver(
         assignment.url,
         patience_s=settings.CALL_PATIENCE_S,
-        give_up=gives_up,
+        give_up=partial(gives_up, units),
     )
     driver.on_cut = record.note_connection_loss
     runner = assignment.runner(record)
@@ -260,14 +263,9 @@ def _fail(assignment: Assignment) -> NoReturn:
 
 
 async def _serve_async(assignment: Assignment, units: list[Unit]) -> None:
-    first = units[0].record
-
-    def gives_up() -> bool:
-        return first.is_draining and not any(unit.is_holding for unit in units)
-
     patience_s = settings.CALL_PATIENCE_S
-    driver = AsyncDriver(assignment.url, patience_s=patience_s, give_up=gives_up)
-    driver.on_cut = first.note_connection_loss
+    driver = AsyncDriver(assignment.url, patience_s=patience_s, give_up=partial(gives_up, units))
+    driver.on_cut = units[0].record.note_connection_loss
 
     runners = [assignment.runner(unit.record) for unit in units]
 

@@ -1,9 +1,9 @@
 """One exchange for the units of a process: it settles and acquires for all that need it now.
 
-A unit that has one lease at a time brings its portion of the next exchange. If none is gathered
-now, and there is room for one on its way, this unit leads: it sends the portions of all units that
-wait, and passes on what each one gets. So no thread or task of its own is needed, and a unit never
-waits for the handler of another one.
+A unit that has one lease at a time brings its portion of the next exchange. If no other unit
+gathers portions now, and fewer than two exchanges are on their way, this unit leads. It sends the
+portions of all units that wait, and passes on what each one gets. So no thread or task of its own
+is needed, and a unit never waits for the handler of another one.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 _SENT_MOST = 2  # exchanges on their way: the server runs one while the reply to the other is read
 _EVERY_S = 0.001  # between the starts of two: so the portions of quick handlers come together
 _MOST_PORTIONS = 100  # of one exchange, which must not keep Redis busy for long
-_MOST_RESULTS = 2_000
+MOST_RESULTS = 2_000  # ... for the same reason
 
 
 @dataclass(slots=True, eq=False)
@@ -97,13 +97,16 @@ class Feeder:
 
     async def _lead(self) -> None:
         """Sends the portions that wait, and gives each unit its part of the reply."""
-        if (wait_s := self._next_at - clock.mono_s()) > 0:
-            await Pause(wait_s)
-        portions, reply, error = self._take(), None, None
+        portions: list[Portion] = []
+        reply = error = None
         try:
+            if (wait_s := self._next_at - clock.mono_s()) > 0:
+                await Pause(wait_s)
+            portions = self._take()
             reply = await self._send(portions)
         except BaseException as raised:  # noqa: BLE001  each of the units raises it
             error = raised
+            portions = portions or self._take()
         self._end(portions, reply, error)
 
     def _take(self) -> list[Portion]:
@@ -114,7 +117,7 @@ class Feeder:
             while self._waiting and len(portions) < _MOST_PORTIONS:
                 portion = self._waiting[0]
                 results, size = results + portion.results, size + portion.size
-                if portions and (results > _MOST_RESULTS or size > settings.FLUSH_BYTES):
+                if portions and (results > MOST_RESULTS or size > settings.FLUSH_BYTES):
                     break
                 portions.append(self._waiting.popleft())
             self._is_gathering = False
@@ -133,7 +136,7 @@ class Feeder:
         portions.sort(key=lambda portion: not portion.wants)
         want = sum([portion.wants for portion in portions])
         sender = self._sender.of_many([portion.record.unit for portion in portions])
-        return await send(sender, portions, want, self._sizer.sizes() if want else ())
+        return await send_exchange(sender, portions, want, self._sizer.sizes() if want else ())
 
     def _end(
         self, portions: list[Portion], reply: ExchangeReply | None, error: BaseException | None
@@ -149,7 +152,7 @@ class Feeder:
             portion.signal.give(False)
 
 
-async def send(
+async def send_exchange(
     sender: Exchanger,
     portions: Sequence[Portion],
     want: int,

@@ -17,8 +17,7 @@ from fairlane.operations.rates import hold
 from fairlane.operations.tokens import parse
 from fairlane.protocol import keys, scripts
 from fairlane.protocol.steps import Batch, Call, Command, Handle, LazySteps, Pause, UntilHandled
-from fairlane.worker.feeder import Portion
-from fairlane.worker.feeder import send as send_exchange
+from fairlane.worker.feeder import MOST_RESULTS, Portion, send_exchange
 from fairlane.worker.unit import (
     Acquired,
     FollowUps,
@@ -325,19 +324,16 @@ def _count_failures(
 # same steps one by one.
 
 
-_MOST_RESULTS = 2_000  # of one call, which must not keep Redis busy for long
-
-
 def may_exchange(unit: Unit, done: list[Lease]) -> bool:
     """Returns True if one short call can settle these leases, and one server may have all keys."""
     if not unit.has_one_server or not unit.turns.is_unsharded or any(map(is_apart, done)):
         return False
     if len(done) == 1 and (only := done[0].outcome) is not None:  # most often, with a slow handler
-        return len(only.ids) <= _MOST_RESULTS and only.size <= settings.FLUSH_BYTES
+        return len(only.ids) <= MOST_RESULTS and only.size <= settings.FLUSH_BYTES
     outcomes = [lease.outcome for lease in done if lease.outcome is not None]
     results = sum([len(outcome.ids) for outcome in outcomes])
     size = sum([outcome.size for outcome in outcomes])
-    return results <= _MOST_RESULTS and size <= settings.FLUSH_BYTES
+    return results <= MOST_RESULTS and size <= settings.FLUSH_BYTES
 
 
 async def settle_and_acquire(

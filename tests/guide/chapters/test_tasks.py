@@ -55,6 +55,6 @@ def test_the_chapter_runs(redis_url: str, tmp_path: Path):
     assert "send {'to': 'anna@example'} took a moment\n" in mail
     assert "dead: send bert is no address\n" in mail
     assert "closed smtp.example\n" in mail
-    assert "state     done, 1 of 2 dead" in mail
+    assert "state     done, 1 dead of 2" in mail
     (waits,) = [shown for text, shown in printed.items() if "newer" in text]
     assert waits.startswith("waits     no worker has had the task rotate: it waits for a worker")

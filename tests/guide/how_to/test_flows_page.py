@@ -28,9 +28,9 @@ def test_the_page_runs(redis_url: str, tmp_path: Path):
         f"mailed: user {number} has access" for number in (1, 2)
     ]
     listed, drawn = shown[4].splitlines()[:2], shown[4].splitlines()[2:]
-    assert listed[1].split() == ["monday", "access", "done", "2", "4", "1"]
+    assert listed[1].split() == ["monday", "access", "done,", "1", "dead", "2", "4", "1"]
     page = PAGE.read_text(encoding="utf-8")
-    assert all(line in page for line in drawn)
+    assert all(line in page for line in drawn), drawn
     assert len(drawn) == 4
     state, *shown_last = shown[6].splitlines()
     assert state == "done"
@@ -38,7 +38,7 @@ def test_the_page_runs(redis_url: str, tmp_path: Path):
     assert sorted(results) == [
         *("user 1 has a role, user 1 is followed", "user 2 has a role, None"),
     ]
-    assert all(line in page for line in drawn)
+    assert all(line in page for line in drawn), drawn
     assert len(drawn) == 9
     assert "<svg" in (tmp_path / "wednesday.svg").read_text()
     shown = _check_choices(shown, page)

@@ -38,8 +38,8 @@ def test_every_block_of_the_page_runs(redis_url: str, tmp_path: Path):
     first = json.loads(lines_of(tmp_path / "results.ndjson")[0])
     assert (first["index"], first["status"], first["result"]) == (0, "done", "ONE")
     failing, requeued = said[3:5]
-    assert "done\nexit code 1\n" in failing
-    assert "1 of 3 dead" in failing
+    assert "done, 1 dead\nexit code 1\n" in failing
+    assert "1 dead of 3" in failing
     assert re.search(r"1 dead \(failed every attempt\): ValueError: .*\n.* index 1; ", failing)
     assert requeued == "1\n"
     assert "10000 of 10000" in said[6]

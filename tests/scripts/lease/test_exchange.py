@@ -479,6 +479,17 @@ def test_each_of_several_units_takes_one_token_and_has_a_note_of_its_own(one: La
     assert notes(one)[b"x1"] == [later.encode()]
 
 
+@for_each("word", ["no token", ""])
+def test_a_repeat_for_several_units_gives_each_its_own_token_beside_a_damaged_word(
+    one: Lane, word: str
+):
+    tokens, op = three_requests(one), one.new_op()
+    one.client.linsert(OWN, "AFTER", tokens[1], word)
+    first = exchange(one, want=3, sizes={}, op=op, **SEVERAL)
+    assert first.tokens == [tokens[0], word.encode(), tokens[1]]
+    assert exchange(one, want=3, sizes={}, op=op, **SEVERAL).tokens == first.tokens
+
+
 def test_the_leases_of_several_units_are_not_shared(one: Lane):
     """Each unit has one, so a retry whose death must be charged need not come alone."""
     held = one.begin(1, limit=1)

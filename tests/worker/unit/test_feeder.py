@@ -13,6 +13,7 @@ from fairlane.operations.lease import exchange_unit
 from fairlane.protocol import keys
 from fairlane.protocol.steps import Call, Handle, Pause, Popped, Signal, SingleServer
 from fairlane.worker.board import LeaseBoard
+from fairlane.worker.child import gives_up
 from fairlane.worker.feeder import Feeder
 from fairlane.worker.measures import Metrics
 from fairlane.worker.settle import serve
@@ -58,6 +59,13 @@ class Team:
     def send(self, number: int, reply: Any) -> Any:
         self.steps[number] = self.loops[number].send(reply)
         return self.steps[number]
+
+    def gather(self, later: list[float]) -> Any:
+        """Has all handlers return; returns the exchange of all units but the first one's."""
+        for number in range(len(self.units)):
+            self.finish(number)
+        later[0] += 0.001
+        return self.send(1, None)
 
     def given(self, number: int) -> Any:
         """Returns the step of a unit after the signal that it waits for, which was given."""
@@ -184,14 +192,32 @@ def test_an_error_ends_the_turn_of_each_unit_and_the_next_exchange_is_sent(later
     assert names_of(team.given(3)) == ["exchange"]
 
 
-def test_in_a_cluster_each_unit_goes_on_alone(later: list[float]):
-    """No unit waits for the handler of another one."""
+def test_if_the_leader_ends_before_it_sends_the_others_are_not_left_waiting(later: list[float]):
     team = Team(3)
     team.finish(0)
     team.finish(1)
     team.finish(2)
-    later[0] += 0.001
-    team.send(1, None)
+    with pytest.raises(MemoryError):
+        team.loops[1].throw(MemoryError())
+    with pytest.raises(MemoryError):
+        team.given(2)
+
+
+def test_a_unit_that_settles_for_others_does_not_give_up_while_one_of_them_holds_a_lease():
+    """Nor in threads, where each unit has a driver of its own."""
+    team = Team(2)
+    assert not gives_up(team.units)
+    team.units[0].record._worker.is_draining = True
+    team.units[1].record.release()
+    assert not gives_up(team.units)
+    team.units[0].record.release()
+    assert gives_up(team.units)
+
+
+def test_in_a_cluster_each_unit_goes_on_alone(later: list[float]):
+    """No unit waits for the handler of another one."""
+    team = Team(3)
+    team.gather(later)
     assert names_of(team.send(1, None)) == ["complete"]
     assert names_of(team.given(2)) == ["complete"]
     assert [unit.has_one_server for unit in team.units] == [True, False, False]
@@ -199,11 +225,7 @@ def test_in_a_cluster_each_unit_goes_on_alone(later: list[float]):
 
 def test_tokens_that_are_due_later_are_dispatched_by_one_unit(later: list[float]):
     team = Team(3)
-    team.finish(0)
-    team.finish(1)
-    team.finish(2)
-    later[0] += 0.001
-    team.send(1, None)
+    team.gather(later)
     step = team.send(1, reply(2, left=[b"r1", b"5", b"1.4", 250]))
     assert names_of(step) == ["insert_tokens", "pop"]
     assert names_of(team.given(2)) == ["pop"]
@@ -211,11 +233,7 @@ def test_tokens_that_are_due_later_are_dispatched_by_one_unit(later: list[float]
 
 def test_a_step_that_was_refused_is_repeated_by_its_own_unit(later: list[float]):
     team = Team(3)
-    team.finish(0)
-    team.finish(1)
-    team.finish(2)
-    later[0] += 0.001
-    team.send(1, None)
+    team.gather(later)
     tokens = [b"r8#1.8", b"r9#1.8"]
     step = team.send(1, [[[b"ended"], b""], [], [], tokens, [granted(b"y"), b""]])
     assert names_of(step) == ["handle"]

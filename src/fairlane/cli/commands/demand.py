@@ -6,6 +6,7 @@ import click
 
 from fairlane.cli.options import json_option, open_queue, queue_option, redis_option
 from fairlane.cli.output import write_json, write_line
+from fairlane.common.text import plural
 
 
 @click.command("demand", short_help="Print how much waits, and how many more leases could start.")
@@ -25,7 +26,6 @@ def command(redis: str | None, queue: str, as_json: bool) -> int:
     if as_json:
         write_json(found)
     else:
-        backlog = found.backlog
-        write_line(f"waiting   {'; '.join(filter(None, (backlog.count, backlog.trend)))}")
-        write_line(f"demand    {found.demand:,} more leases could start")
+        write_line(f"waiting   {found.backlog.words}")
+        write_line(f"demand    {plural(found.demand, 'more lease')} could start")
     return 0

@@ -145,7 +145,7 @@ def _queue_lines(found: QueueStatus) -> Iterator[str]:
     stale = f"{_tokens(found.stale)} are left over: workers discard them"
     rows = [
         ("queue", found.queue),
-        ("waiting", "; ".join(filter(None, (found.backlog.count, found.backlog.trend)))),
+        ("waiting", found.backlog.words),
         *([("", _by_lane(found))] if found.backlog.lanes else []),
         ("requests", _states(found)),
         ("tokens", lanes or "none"),
