@@ -26,6 +26,9 @@ class RequestOptions(TypedDict, total=False):
         limit: At most so many workers hold parts of it at a time (1 to 10,000).
         limits: At most so many leases at a time over all requests of the queue that name the key
             (up to 3).
+        order_key: Requests of the queue with this key run one after the other, in their order.
+        order_on_dead: Whether those behind a request that has dead sub-requests go on (else: stop)
+            (go_on, stop).
         attempts: How often a sub-request is tried before it is dead (1 to 100).
         backoff: Pause before another attempt, shortest..longest; 1s means 1s..1s (0s to 24h).
         lease: How long a worker that sends no heartbeat keeps its work (1s to 24h).
@@ -60,6 +63,8 @@ class RequestOptions(TypedDict, total=False):
     priority: int
     limit: int
     limits: Mapping[str, int]
+    order_key: str
+    order_on_dead: str
     attempts: int
     backoff: Duration | tuple[Duration, Duration]
     lease: Duration
@@ -91,6 +96,9 @@ class SharedOptions(TypedDict, total=False):
         priority: The lane: 0 is first, 99 is last (0 to 99).
         limits: At most so many leases at a time over all requests of the queue that name the key
             (up to 3).
+        order_key: Requests of the queue with this key run one after the other, in their order.
+        order_on_dead: Whether those behind a request that has dead sub-requests go on (else: stop)
+            (go_on, stop).
         attempts: How often a sub-request is tried before it is dead (1 to 100).
         backoff: Pause before another attempt, shortest..longest; 1s means 1s..1s (0s to 24h).
         lease: How long a worker that sends no heartbeat keeps its work (1s to 24h).
@@ -124,6 +132,8 @@ class SharedOptions(TypedDict, total=False):
 
     priority: int
     limits: Mapping[str, int]
+    order_key: str
+    order_on_dead: str
     attempts: int
     backoff: Duration | tuple[Duration, Duration]
     lease: Duration
@@ -156,6 +166,9 @@ class ScheduleOptions(TypedDict, total=False):
         limit: At most so many workers hold parts of it at a time (1 to 10,000).
         limits: At most so many leases at a time over all requests of the queue that name the key
             (up to 3).
+        order_key: Requests of the queue with this key run one after the other, in their order.
+        order_on_dead: Whether those behind a request that has dead sub-requests go on (else: stop)
+            (go_on, stop).
         attempts: How often a sub-request is tried before it is dead (1 to 100).
         backoff: Pause before another attempt, shortest..longest; 1s means 1s..1s (0s to 24h).
         lease: How long a worker that sends no heartbeat keeps its work (1s to 24h).
@@ -181,6 +194,8 @@ class ScheduleOptions(TypedDict, total=False):
     priority: int
     limit: int
     limits: Mapping[str, int]
+    order_key: str
+    order_on_dead: str
     attempts: int
     backoff: Duration | tuple[Duration, Duration]
     lease: Duration
@@ -207,6 +222,9 @@ class StepOptions(TypedDict, total=False):
         limit: At most so many workers hold parts of it at a time (1 to 10,000).
         limits: At most so many leases at a time over all requests of the queue that name the key
             (up to 3).
+        order_key: Requests of the queue with this key run one after the other, in their order.
+        order_on_dead: Whether those behind a request that has dead sub-requests go on (else: stop)
+            (go_on, stop).
         attempts: How often a sub-request is tried before it is dead (1 to 100).
         backoff: Pause before another attempt, shortest..longest; 1s means 1s..1s (0s to 24h).
         lease: How long a worker that sends no heartbeat keeps its work (1s to 24h).
@@ -231,6 +249,8 @@ class StepOptions(TypedDict, total=False):
     priority: int
     limit: int
     limits: Mapping[str, int]
+    order_key: str
+    order_on_dead: str
     attempts: int
     backoff: Duration | tuple[Duration, Duration]
     lease: Duration
@@ -256,6 +276,9 @@ class TaskOptions(TypedDict, total=False):
         limit: At most so many workers hold parts of it at a time (1 to 10,000).
         limits: At most so many leases at a time over all requests of the queue that name the key
             (up to 3).
+        order_key: Requests of the queue with this key run one after the other, in their order.
+        order_on_dead: Whether those behind a request that has dead sub-requests go on (else: stop)
+            (go_on, stop).
         attempts: How often a sub-request is tried before it is dead (1 to 100).
         backoff: Pause before another attempt, shortest..longest; 1s means 1s..1s (0s to 24h).
         lease: How long a worker that sends no heartbeat keeps its work (1s to 24h).
@@ -285,6 +308,8 @@ class TaskOptions(TypedDict, total=False):
     priority: int
     limit: int
     limits: Mapping[str, int]
+    order_key: str
+    order_on_dead: str
     attempts: int
     backoff: Duration | tuple[Duration, Duration]
     lease: Duration
@@ -315,6 +340,9 @@ class CallOptions(TypedDict, total=False):
         limit: At most so many workers hold parts of it at a time (1 to 10,000).
         limits: At most so many leases at a time over all requests of the queue that name the key
             (up to 3).
+        order_key: Requests of the queue with this key run one after the other, in their order.
+        order_on_dead: Whether those behind a request that has dead sub-requests go on (else: stop)
+            (go_on, stop).
         attempts: How often a sub-request is tried before it is dead (1 to 100).
         backoff: Pause before another attempt, shortest..longest; 1s means 1s..1s (0s to 24h).
         lease: How long a worker that sends no heartbeat keeps its work (1s to 24h).
@@ -349,6 +377,8 @@ class CallOptions(TypedDict, total=False):
     priority: int
     limit: int
     limits: Mapping[str, int]
+    order_key: str
+    order_on_dead: str
     attempts: int
     backoff: Duration | tuple[Duration, Duration]
     lease: Duration
@@ -406,6 +436,8 @@ class PolicyFields:
     priority: int = 5
     limit: int = 3
     limits: tuple[tuple[str, int], ...] = ()
+    order_key: str = ""
+    order_on_dead: str = ""
     attempts: int = 5
     backoff_ms: tuple[int, int] = (1_000, 300_000)
     lease_ms: int = 30_000

@@ -316,6 +316,8 @@ def _new_policy(
         else:
             fields[field_of(_NAMES[name])] = read_option(name, value)
     _check_deadline_of_start(fields)
+    if fields.get("order_key"):
+        fields.setdefault("limit", 1)
     if fields.get("on_duplicate"):
         fields["nonce"] = secrets.token_hex(8)
     return Policy(queue=queue, trace=trace, by=by, **fields)
@@ -407,6 +409,7 @@ class Policy(PolicyFields):
         self._check_duplicates()
         if self.share != 1 and not self.tenant:
             raise InvalidArgument("share needs a tenant: name the tenant that gets this share")
+        self._check_order()
         if self.by:
             check_name("caller", self.by)
         if self.trace and not _TRACE.fullmatch(self.trace):
@@ -422,6 +425,15 @@ class Policy(PolicyFields):
             )
         if self.on_duplicate == "debounce" and not self.delay_ms:
             raise InvalidArgument("debounce needs a delay: give delay, as it begins anew each time")
+
+    def _check_order(self) -> None:
+        if self.order_key and self.limit != 1:
+            raise InvalidArgument(
+                f"limit {self.limit} is not possible with order_key: its sub-requests start one "
+                "after the other, so leave out limit"
+            )
+        if self.order_on_dead and not self.order_key:
+            raise InvalidArgument("order_on_dead needs order_key: name the key")
 
     def _check_start(self) -> None:
         given = {"after": self.after, "delay": self.delay_ms, "run_at": self.start_ms}
@@ -461,6 +473,7 @@ class Policy(PolicyFields):
             "after": f"{mode}:{others}" if others else "",
             "distinct": int(self.distinct),
             "limits": limits_text(self.limits),
+            "order": self.order_key + (" stop" if self.order_on_dead == "stop" else ""),
         }
         yield "parent", self.parent
         for line, name, default in _LINES:

@@ -464,11 +464,24 @@ class Queue:
 
         return self.driver.run(limit_keys.list_keys(self.name, limit))
 
-    def key(self, name: str) -> KeyState:
-        """Returns what holds a key and waits for it. Raises InvalidArgument if it is not in use."""
+    def key(self, name: str, *, order: bool = False) -> KeyState:
+        """Returns what holds a key and waits for it. Raises InvalidArgument if it is not in use.
+
+        A key of `limits=` comes before an `order_key` of the same name, unless `order`.
+        """
         from fairlane.operations import limit_keys
 
-        return self.driver.run(limit_keys.read_key(self.name, name))
+        return self.driver.run(limit_keys.read_key(self.name, name, order=order))
+
+    def resume_key(self, name: str) -> str | None:
+        """Lets the requests behind a stop of an order key go on.
+
+        Returns the request whose dead sub-requests had stopped them (`order_on_dead="stop"`), None
+        if nothing had. Raises InvalidArgument.
+        """
+        from fairlane.operations import limit_keys
+
+        return self.driver.run(limit_keys.resume_key(self.name, name))
 
     def set_key(self, name: str, limit: int | None) -> int | None:
         """Sets the limit of a key; None takes it back. Returns the limit before, if any.

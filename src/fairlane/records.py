@@ -87,7 +87,8 @@ class Progress(RequestCounts):
     `given_back` stands in its place, with the reason. `timeouts` counts the handler calls that took
     longer than `time_limit_ms`. `left_out` counts the bodies that are no sub-requests, because the
     request is `distinct` and had their keys already. `durable` is a number of replicas, and `rates`
-    are in words. `limits` are its keys, each with the limit that its submission named.
+    are in words. `limits` are its keys, each with the limit that its submission named. `order_key`
+    is the key in whose order it runs.
     `is_rate_limited`: a rate set `opens_ms`, not a delay or a handler.
 
     `parent` is the request whose dead sub-requests these were, `requeued_as` the requests that took
@@ -111,6 +112,8 @@ class Progress(RequestCounts):
     durable: int | None = None
     rates: tuple[str, ...] = ()
     limits: dict[str, int] = field(default_factory=dict)
+    order_key: str | None = None
+    order_on_dead: str | None = None
     is_rate_limited: bool = False
     share: int | None = None
     parent: str | None = None
@@ -129,6 +132,10 @@ class KeyState:
     that has room and waits for a worker, or keeps its place while another key is full. `waits_ms`
     is how long the oldest of the first 100 in line has waited, None = none waits. `holders` and
     `next_requests` are up to 100 requests that hold the key, and that come next.
+
+    `is_order`: it is an order key. One request has it from its start to its end, and those that
+    wait for the turn are counted, from their submission on. `stopped_by` is a request that ended
+    with dead sub-requests, and stops those behind it (`order_on_dead="stop"`).
     """
 
     name: str
@@ -140,6 +147,8 @@ class KeyState:
     waits_ms: int | None
     holders: tuple[str, ...]
     next_requests: tuple[str, ...]
+    is_order: bool = False
+    stopped_by: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

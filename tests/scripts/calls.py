@@ -156,6 +156,7 @@ def accepted(lane: Lane, held: Held) -> dict[str, Call]:
         "set_key_limit": Call(
             (*keys.of_limits("req"), keys.limit_key("req", "x")), {"name": "x", "limit": 2}
         ),
+        "resume_key": Call((*keys.of_limits("req"), keys.limit_key("req", "!x")), {"name": "!x"}),
         "check_keys": Call(keys.of_limits("req"), {"names": ["x"]}),
         "promote": Call((DELAYED, *TURNS, *LANES), {"most": 10}),
         "publish": Call((*TOPIC, b"topic:{t}:op:1"), PUBLISH),

@@ -52,6 +52,8 @@ end
 --   parent   the request whose dead sub-requests these were
 --   tags     names with commas between them
 --   limits   keys, each with how many leases the requests that name it may have together, see lib/limit_keys.lua
+--   order    a key of which one request runs at a time, in the order of submission; after it " stop" if a request with dead
+--            sub-requests stops those behind it, see lib/limit_keys.lua
 --   tenant   a name; share: how much time it gets beside other tenants, 1..999
 --   delay    ms from now, or start: ms of this server's clock, before which nothing starts
 --   rates    see lib/gate.lua
@@ -79,16 +81,36 @@ local function are_limits(text)
   return count <= 3
 end
 
+local function is_order(text)
+  local name, rest = string.match(text, "^([%w_.:-]+)(.*)$")
+  return name and #name <= 128 and (rest == "" or rest == " stop")
+end
+
+local function has_keys(extras)
+  return extras.limits or extras.order
+end
+
+-- Returns the keys of a new request as its tokens have them, "" without any.
+-- @rare
+local function named_keys(extras, queue)
+  local found = {extras.limits}
+  if extras.order then
+    found[#found + 1] = last_place("{" .. queue .. "}", string.match(extras.order, "^%S+"))
+  end
+  return queue .. "%" .. table.concat(found, ",")
+end
+
 -- @rare
 local function parse_extras(text)
-  local patterns = {limits = "^[%w_.:-]+=[1-9]%d*[%w_.:=,-]*$", distinct = "^1$", unique = "^%d+:%x+$", parent = "^[%w_.:-]+$", tags = "^[%w_.:-][%w_.:,-]*$", tenant = "^[%w_.:-]+$", share = "^[1-9]%d?%d?$", delay = "^%d+$", start = "^%d+$",
+  local patterns = {limits = "^[%w_.:-]+=[1-9]%d*[%w_.:=,-]*$", order = "^[%w_.:-]+[ stop]*$", distinct = "^1$", unique = "^%d+:%x+$", parent = "^[%w_.:-]+$", tags = "^[%w_.:-][%w_.:,-]*$", tenant = "^[%w_.:-]+$", share = "^[1-9]%d?%d?$", delay = "^%d+$", start = "^%d+$",
     ageing = "^[1-9]%d*$", flow = "^[%w_.:-]+ %d+ %d+ [%w_.:-]+$", feed = "^%l+ [%w_.:,-]+ [%l,]+ [%w_.:-]+ %d+ ?[%x.]*$", after = "^%l+:[%w_.:-][%w_.:,|-]*$",
     rates = "^%d+ ", by = "^[%w_.:-]+$", trace = "^%x%x%-%x+%-%x+%-%x%x ?[!-~]*$"}
   local found = {}
   for line in string.gmatch(text .. "\n", "([^\n]*)\n") do
     local name, value = string.match(line, "^(%l+)=(.*)$")
     if not name or not patterns[name] or found[name] or not string.find(value, patterns[name])
-      or name == "rates" and not are_rates(value) or name == "limits" and not are_limits(value) then
+      or name == "rates" and not are_rates(value) or name == "limits" and not are_limits(value)
+      or name == "order" and not is_order(value) then
       return nil, redis.error_reply("BADARGUMENT lines name=value are expected as extras")
     end
     found[name] = value
@@ -116,14 +138,14 @@ local function first_gate(extras, now, queue)
   end
   return {opens = opens > now and opens or 0, rates = extras.rates or "", is_limited = false, wait = wait,
     turn = extras.tenant and (extras.share or "1") .. ":" .. extras.tenant or "",
-    keys = extras.limits and queue .. "%" .. extras.limits or ""}
+    keys = has_keys(extras) and named_keys(extras, queue) or ""}
 end
 
 -- Returns the fields of the hash that hold the extras, and how many sub-requests were left out, if any may be.
 -- @rare
 local function extra_fields(extras, gate, left)
   local fields = {}
-  for _, name in ipairs({"parent", "tags", "tenant", "share", "ageing", "after", "flow", "feed", "by", "trace"}) do
+  for _, name in ipairs({"parent", "tags", "tenant", "share", "ageing", "after", "flow", "feed", "by", "trace", "order"}) do
     if extras[name] then
       fields[#fields + 1], fields[#fields + 2] = name, extras[name]
     end
@@ -249,11 +271,11 @@ end
 -- @rare
 local function limits_error(new, shards)
   if shards and shards ~= "" then
-    return redis.error_reply("REFUSED limits by key are not possible in a queue that is spread over shards: leave out "
-      .. "`limits`, or bring its lanes together with `fairlane queue set --shards 0 --queue " .. new.queue .. "`")
+    return redis.error_reply("REFUSED keys are not possible in a queue that is spread over shards: leave out "
+      .. "`limits` and `order_key`, or bring its lanes together with `fairlane queue set --shards 0 --queue " .. new.queue .. "`")
   end
   local home = "{" .. new.queue .. "}"
-  for _, key in ipairs(each_key(home, new.extras.limits)) do
+  for _, key in ipairs(each_key(home, new.extras.limits or "")) do
     local limit = limit_in_force(home, key.name)
     if limit and limit ~= key.declared then
       return redis.error_reply("REFUSED key " .. key.name .. " has the limit " .. limit .. " in queue " .. new.queue .. ", not "
@@ -278,7 +300,7 @@ local function enqueue(new, now, intent, over)
   if seen >= intent then
     return {"late", seen}
   end
-  if new.extras.limits then
+  if has_keys(new.extras) then
     local wrong = limits_error(new, new.shards)
     if wrong then
       error(wrong.err, 0)
@@ -306,6 +328,9 @@ local function enqueue(new, now, intent, over)
   local fields = NOTHING
   if new.extras ~= NOTHING then
     fields = extra_fields(new.extras, state.gate, left)
+    if new.extras.order then
+      take_place("{" .. new.queue .. "}", state.gate.keys, string.sub(request, 6, -2))
+    end
   end
   save_state(state, "policy", stored_policy(new, state), "queue", new.queue, "digest", new.digest, unpack(fields))
   if finish(state, now) then

@@ -65,6 +65,7 @@ local function acquire(state, now, claim)
   local word = refusal(state, now)
   local home, token
   if word == "ok" and state.gate.keys ~= "" then
+    claim.count = is_ordered(state) and 1 or claim.count
     home, token = home_of(state), name_of_lease(k, g) .. token_suffix(state)
     if not all_have_room(home, token, tonumber(permit.lane)) then
       return {"full"}  -- and the permit stays queued

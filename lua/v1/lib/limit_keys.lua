@@ -12,18 +12,30 @@
 -- {queue}:limits has name -> limit of each key that is used, and "<limit> set" of those that a person has set. {queue}:conf has
 -- kept:<name> -> the token that kept its place in a key.
 -- A token has its keys behind it, each with the limit that its producer named: "<id>#<k>.<g>@<turn>%<name>=<limit>,...".
+--
+-- An order key is a key "!<name>", which one request has at a time, in the order of submission: a token has "!<name>=<place>".
+-- Its places are requests, not leases, from the submission to the end:
+--   place         <id>            a request; the one with the least score has the turn
+--   HELD          <id>            it has started; HELD "!<id>": it ended with dead sub-requests, and stops those behind it
+--   LINE + place * LANES + lane   <token>   it waits for the turn, and is in no lane
 local RANKS = 2 ^ 42
 local LINE = 2 ^ 52
 local HELD = "-1"
 local LOOKS = 100  -- at one line in a call
 local NOTES = 8  -- lines that a call works off because of notes
+local LANES = 128
 local PATIENCE = 100  -- tickets after which a token may keep its place in one key while it waits for another
+
+-- A key by its name. `number`: the limit that its producer named, or of an order key the place of its request.
+local function new_key(home, name, number)
+  return {name = name, set = home .. ":key:" .. name, declared = number, place = string.byte(name) == 33 and tonumber(number)}
+end
 
 -- Returns the keys of a token, or of the text behind its %.
 local function each_key(home, text)
   local found = {}
-  for name, limit in string.gmatch(string.match(text, "[^%%]*$"), "([^=,]+)=(%d+)") do
-    found[#found + 1] = {name = name, set = home .. ":key:" .. name, declared = limit}
+  for name, number in string.gmatch(string.match(text, "[^%%]*$"), "([^=,]+)=(%d+)") do
+    found[#found + 1] = new_key(home, name, number)
   end
   return found
 end
@@ -44,10 +56,38 @@ local function limit_of(home, key)
   return tonumber(limit)
 end
 
+-- Returns true if the request of a token has the turn of an order key.
+local function has_turn(key, token)
+  local first, id = redis.call("ZRANGE", key.set, 0, 0)[1], string.match(token, "^[^#]*")
+  return first == id or first == "!" .. id
+end
+
 -- Returns true if a token of this rank may go to its lane. Those held count, and those called with a better rank. So an urgent
 -- token does not wait for one that was called to a later lane.
-local function may_call(home, key, rank)
+local function may_call(home, key, token, rank)
+  if key.place then
+    return has_turn(key, token)
+  end
   return redis.call("ZCOUNT", key.set, "-inf", below(rank)) < limit_of(home, key)
+end
+
+-- Returns true if a token that was popped may take the key.
+local function has_room(home, key, token)
+  if key.place then
+    return has_turn(key, token)
+  end
+  return redis.call("ZCOUNT", key.set, "-inf", below(0)) < limit_of(home, key)
+end
+
+-- Returns the score of a token of this rank that waits for the key.
+local function line_score(key, rank)
+  return score_text(LINE + (key.place and key.place * LANES + math.floor(rank / RANKS) or rank))
+end
+
+-- Returns the rank of a token that waits for a key with this score.
+local function rank_in_line(key, score)
+  local rank = score - LINE
+  return key.place and rank >= 0 and rank % LANES * RANKS + math.floor(rank / LANES) or rank
 end
 
 -- ------------------------------------------------------------------ lane
@@ -62,8 +102,8 @@ end
 local function call_or_wait(home, token, rank)
   local keys = each_key(home, token)
   for _, key in ipairs(keys) do
-    if not may_call(home, key, rank) then
-      local is_new = redis.call("ZADD", key.set, "NX", score_text(LINE + rank), token) == 1
+    if not may_call(home, key, token, rank) then
+      local is_new = redis.call("ZADD", key.set, "NX", line_score(key, rank), token) == 1
       if not is_new and tonumber(redis.call("ZSCORE", key.set, token)) < LINE then
         into_lane(home, string.format("%d", math.floor(rank / RANKS)), token)
       end
@@ -71,7 +111,9 @@ local function call_or_wait(home, token, rank)
     end
   end
   for _, key in ipairs(keys) do
-    redis.call("ZADD", key.set, score_text(rank), token)
+    if not key.place then
+      redis.call("ZADD", key.set, score_text(rank), token)
+    end
   end
   into_lane(home, string.format("%d", math.floor(rank / RANKS)), token)
 end
@@ -101,7 +143,7 @@ end
 -- Returns the best token that waits for a key, and its rank; -1 = it is a note.
 local function first_in_line(key)
   local head = redis.call("ZRANGEBYSCORE", key.set, score_text(LINE - 1), "+inf", "WITHSCORES", "LIMIT", 0, 1)
-  return head[1], head[1] and tonumber(head[2]) - LINE
+  return head[1], head[1] and rank_in_line(key, tonumber(head[2]))
 end
 
 -- Calls the tokens that wait for a key, as far as there is room. Adds the keys in notes that it found to `todo`.
@@ -111,14 +153,16 @@ local function call_line(home, key, todo)
     if rank == -1 then
       redis.call("ZREM", key.set, token)
       local name = string.sub(token, 2)
-      todo[#todo + 1] = {name = name, set = home .. ":key:" .. name, declared = "1"}
-    elseif not token or not may_call(home, key, rank) then
+      todo[#todo + 1] = new_key(home, name, "1")
+    elseif not token or not may_call(home, key, token, rank) then
       return
     else
       redis.call("ZREM", key.set, token)
       local other = call_or_wait(home, token, rank)
       if other then
-        keep_place(home, key, token, rank)
+        if not key.place then
+          keep_place(home, key, token, rank)
+        end
         if look == LOOKS then
           redis.call("ZADD", other.set, score_text(LINE - 1), "%" .. key.name)
         end
@@ -169,7 +213,7 @@ local function all_have_room(home, token, lane)
   local keys = each_key(home, token)
   local full
   for _, key in ipairs(keys) do
-    if not full and redis.call("ZCOUNT", key.set, "-inf", below(0)) >= limit_of(home, key) then
+    if not full and not has_room(home, key, token) then
       full = key
     end
   end
@@ -179,10 +223,10 @@ local function all_have_room(home, token, lane)
   local rank
   for _, key in ipairs(keys) do
     local score = tonumber(redis.call("ZSCORE", key.set, token))
-    rank = rank or score and (score < LINE and score or score - LINE)
+    rank = rank or score and (score < LINE and score or rank_in_line(key, score))
   end
   rank = rank or lane * RANKS + redis.call("HINCRBY", home .. ":conf", "ticket", 1)
-  redis.call("ZADD", full.set, score_text(LINE + rank), token)
+  redis.call("ZADD", full.set, line_score(full, rank), token)
   for _, key in ipairs(keys) do
     if key ~= full and redis.call("ZREM", key.set, token) == 1 then
       call_next(home, key)
@@ -197,15 +241,48 @@ local function take_keys(home, token)
   local lease = string.match(token, "^[^#]*#%d+%.%d+")
   for _, key in ipairs(each_key(home, token)) do
     redis.call("ZREM", key.set, token)
-    redis.call("ZADD", key.set, HELD, lease)
+    redis.call("ZADD", key.set, HELD, key.place and string.match(token, "^[^#]*") or lease)
   end
 end
 
--- Gives back the permits of keys that a lease holds. `keys`: their names and limits.
+-- Gives back the permits of keys that a lease holds. `keys`: their names and limits. An order key stays with the request.
 -- @rare
 local function give_back_keys(home, keys, lease)
   for _, key in ipairs(each_key(home, keys)) do
-    if redis.call("ZREM", key.set, lease) == 1 then
+    if not key.place and redis.call("ZREM", key.set, lease) == 1 then
+      call_next(home, key)
+    end
+  end
+end
+
+-- ------------------------------------------------------------------ order
+
+-- Returns the order key of a new request, as its tokens will have it: with the last place.
+-- @rare
+local function last_place(home, name)
+  return string.format("!%s=%d", name, redis.call("HINCRBY", home .. ":conf", "ticket", 1))
+end
+
+-- Gives a new request its place in its order key. `keys`: its keys.
+-- @rare
+local function take_place(home, keys, id)
+  for _, key in ipairs(each_key(home, keys)) do
+    if key.place then
+      redis.call("HSETNX", home .. ":limits", key.name, 1)
+      redis.call("ZADD", key.set, key.place, id)
+    end
+  end
+end
+
+-- Gives up the place of a request that has ended in its order key. `stops`: those behind it wait until a person lets them go on.
+-- @rare
+local function leave_place(home, keys, id, stops)
+  for _, key in ipairs(each_key(home, keys)) do
+    if key.place then
+      redis.call("ZREM", key.set, id)
+      if stops then
+        redis.call("ZADD", key.set, HELD, "!" .. id)
+      end
       call_next(home, key)
     end
   end

@@ -183,7 +183,11 @@ local function ready(state, now)
   if state.gate.opens > now then
     return 0
   end
-  return state.fresh + (state.has_no_retries and 0 or redis.call("ZCOUNT", retries, "-inf", now))
+  local due = state.has_no_retries and 0 or redis.call("ZCOUNT", retries, "-inf", now)
+  if is_ordered(state) and (due > 0 or not state.has_no_retries and redis.call("EXISTS", retries) == 1) then
+    return math.min(due, 1)  -- what failed comes before the others, also in its pause
+  end
+  return state.fresh + due
 end
 
 local function unpark(state)

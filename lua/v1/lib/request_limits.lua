@@ -30,15 +30,20 @@ local function release_keys(state, k, g)
   end
 end
 
+-- Returns true if the request has an order key. Then its sub-requests start one at a time, in their order.
+local function is_ordered(state)
+  return state.gate.keys ~= "" and string.find(state.gate.keys, "!", 1, true) ~= nil
+end
+
 local function least_limit(state)
   local least = math.huge
-  for limit in string.gmatch(state.gate.keys, "=(%d+)") do
-    least = math.min(least, tonumber(limit))
+  for name, limit in string.gmatch(state.gate.keys, "([^%%=,]+)=(%d+)") do
+    least = math.min(least, string.byte(name) == 33 and 1 or tonumber(limit))
   end
   return least
 end
 
--- Gives back the keys of all permits, and removes their tokens from the lines. `all`: the permits as all_permits returns them.
+-- Gives back the keys of all permits and the place of the request, and removes their tokens from the lines. `all`: the permits as all_permits returns them.
 -- @rare
 local function leave_keys(state, all)
   for i = 1, #all, 2 do
@@ -48,5 +53,9 @@ local function leave_keys(state, all)
     elseif kind == "h" then
       release_keys(state, all[i], string.match(text, "^%d+:(%d+)"))
     end
+  end
+  if is_ordered(state) then
+    local stops = state.dead > 0 and string.find(redis.call("HGET", request, "order") or "", " stop", 1, true)
+    leave_place(home_of(state), state.gate.keys, string.sub(request, 6, -2), stops)
   end
 end

@@ -28,12 +28,29 @@ local function is_valid(member, kind)
   return permit.kind == kind and permit.g == g
 end
 
+-- Returns true if this request goes on, or has stopped an order key in which others wait.
+local function has_place(key, member)
+  local is_stop = string.byte(member) == 33
+  select_request("req:{" .. string.sub(member, is_stop and 2 or 1) .. "}")
+  if is_stop then
+    return redis.call("EXISTS", request) == 1 or redis.call("ZCARD", key.set) > 1
+  end
+  local state = load_state()
+  return state and not is_ended(state)
+end
+
 local corrected = 0
 for i = names, #ARGV do
-  local key = {name = ARGV[i], set = home .. ":key:" .. ARGV[i], declared = "1"}
+  local key = new_key(home, ARGV[i], "1")
   for _, member in ipairs(redis.call("ZRANGEBYSCORE", key.set, "-inf", below(LINE - 1))) do
     local is_held = not string.find(member, "%", 1, true)
-    if not is_valid(member, is_held and "h" or "q") then
+    local is_right
+    if key.place then
+      is_right = has_place(key, member)
+    else
+      is_right = is_valid(member, is_held and "h" or "q")
+    end
+    if not is_right then
       redis.call("ZREM", key.set, member)
       corrected = corrected + 1
     end

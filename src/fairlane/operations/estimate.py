@@ -195,15 +195,17 @@ async def read_request(request_id: str) -> RequestFacts | None:
 
 async def _key_of(progress: Progress) -> tuple[KeyState | None, int]:
     """Returns the key for which a request waits, and its place in the key's line."""
-    if not progress.limits or progress.ended:
+    if progress.ended or not (progress.limits or progress.order_key):
         return None, 0
     found = await limit_keys.find_waiting(progress.queue, progress.id)
     if found is None:
         return None, 0
     try:
-        return await limit_keys.read_key(progress.queue, found.key), found.place
+        name = found.key.removeprefix(limit_keys.ORDER)
+        key = await limit_keys.read_key(progress.queue, name, order=name != found.key)
     except InvalidArgument:  # the key is free by now
         return None, 0
+    return key, found.place
 
 
 async def _rates_open(progress: Progress, rates: Sequence[Rate], now_ms: int) -> int:

@@ -8,7 +8,7 @@ from fairlane.errors import InvalidArgument
 from fairlane.model import Token
 from fairlane.operations.create import NO_LIMITS
 from fairlane.operations.tokens import FIRST, parse
-from fairlane.options import check_whole, read_limits
+from fairlane.options import check_whole
 from fairlane.options_table import BY_NAME
 from fairlane.protocol import keys, request_hash, scripts
 from fairlane.protocol.request_hash import as_text, hmget, parse_fields
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
     from fairlane.options import Limits
 
+ORDER = "!"  # before the name of an order key
 LINE = 2**52  # the least score of what waits, as in lua/v1/lib/limit_keys.lua
 _SCAN = 500  # keys of one reply
 _CHECKED = 100  # keys that one script checks
@@ -50,11 +51,18 @@ async def list_keys(queue: str, most: int = 1_000) -> KeyPage:
     return KeyPage([one for one in states if one is not None], more=len(found) > len(chosen))
 
 
-async def read_key(queue: str, name: str) -> KeyState:
-    """Returns the state of one key, with up to 100 of its holders. Raises InvalidArgument."""
+async def read_key(queue: str, name: str, *, order: bool = False) -> KeyState:
+    """Returns the state of one key, with up to 100 of its holders. Raises InvalidArgument.
+
+    If both a limit and an order have this name, it is the limit, unless `order`.
+    """
     keys.check_name("key", name)
-    text = await Command(b"HGET", keys.of_limits(queue)[3], name)
-    found = None if text is None else await _state(queue, name, text.decode())
+    names = [ORDER + name] if order else [name, ORDER + name]
+    texts = await Command(b"HMGET", keys.of_limits(queue)[3], *names)
+    found = None
+    for one, text in zip(names, texts, strict=True):
+        if found is None and text is not None:
+            found = await _state(queue, one, text.decode())
     if found is None:
         raise InvalidArgument(
             f"key {name} is not in use in queue {queue}: a request names it, or `fairlane key set` "
@@ -83,11 +91,26 @@ async def set_key(queue: str, name: str, limit: int | None) -> int | None:
     return int(former) if former else None
 
 
+async def resume_key(queue: str, name: str) -> str | None:
+    """Lets those behind a stop of an order key go on; returns the request that stopped them.
+
+    None = nothing had stopped them. Raises InvalidArgument.
+    """
+    keys.check_name("key", name)
+    names = (*keys.of_limits(queue), keys.limit_key(queue, ORDER + name))
+    resumed = await SingleServer(scripts.resume_key(names, name=ORDER + name))
+    if resumed is None:
+        raise InvalidArgument(NO_LIMITS)
+    return resumed.decode() or None
+
+
 async def _state(queue: str, name: str, text: str) -> KeyState | None:
     """Returns the state of a key whose limit is this text; None if its limit cannot be read."""
     limit, is_set = _limit_in(text), " " in text
     if limit is None:
         return None
+    if name.startswith(ORDER):
+        return await _order_state(queue, name)
     zset = keys.limit_key(queue, name)
     held, called, waiting, holders, first, time = await Batch(
         [
@@ -112,6 +135,40 @@ async def _state(queue: str, name: str, text: str) -> KeyState | None:
         waits_ms=None if oldest is None else max(0, time_ms(time) - oldest),
         holders=tuple(dict.fromkeys(raw.partition(b"#")[0].decode() for raw in holders)),
         next_requests=tuple(dict.fromkeys(token.request_id for token in tokens)),
+    )
+
+
+async def _order_state(queue: str, name: str) -> KeyState:
+    zset = keys.limit_key(queue, name)
+    held, waiting, first, then, time = await Batch(
+        [
+            Command(b"ZCOUNT", zset, b"-inf", b"(0"),
+            Command(b"ZCOUNT", zset, 0, b"(%d" % (LINE - 1)),
+            Command(b"ZRANGEBYSCORE", zset, b"-inf", b"(0", b"LIMIT", 0, _SHOWN),
+            Command(b"ZRANGEBYSCORE", zset, 0, b"(%d" % (LINE - 1), b"LIMIT", 0, _SHOWN),
+            Command(b"TIME"),
+        ]
+    )
+    stops = [one.decode()[1:] for one in first if one.startswith(ORDER.encode())]
+    following = [one.decode() for one in then]
+    born = [
+        int(began)
+        for row in await run_all([hmget(one, "born") for one in following])
+        for began in parse_fields(("born",), row)
+        if began
+    ]
+    return KeyState(
+        name=name.removeprefix(ORDER),
+        limit=1,
+        is_set=False,
+        held=held - len(stops),
+        called=0,
+        waiting=waiting,
+        waits_ms=max(0, time_ms(time) - min(born)) if born else None,
+        holders=tuple(one.decode() for one in first if one.decode()[1:] not in stops),
+        next_requests=tuple(following),
+        is_order=True,
+        stopped_by=stops[0] if stops else None,
     )
 
 
@@ -148,8 +205,16 @@ async def find_waiting(queue: str, request_id: str) -> InKeys | None:
     permits = dict.fromkeys((one.k, one.g) for one in request_hash.queued(stored))
     permits[FIRST] = None  # it may have no field
     tokens = [Token(request_id, k, g, turn, limits).text for k, g in permits]
-    for name, _ in read_limits("limits", limits) if limits else ():
+    for name in (part.partition("=")[0] for part in limits.split(",") if part):
         zset = keys.limit_key(queue, name)
+        if name.startswith(ORDER):
+            place = await Command(b"ZSCORE", zset, request_id)
+            if place is None or float(place) < 0:
+                continue
+            ahead = await Command(b"ZCOUNT", zset, b"-inf", b"(%d" % int(float(place)))
+            if ahead:
+                return InKeys(name, ahead + 1)
+            continue
         scores = await run_all([Command(b"ZSCORE", zset, one) for one in tokens])
         if waiting := [at for one in scores if one is not None and (at := int(float(one))) >= LINE]:
             ahead = await Command(b"ZCOUNT", zset, LINE, b"(%d" % min(waiting))

@@ -69,6 +69,7 @@ def progress_in(request_id: str, detail: dict[str, str], held: int) -> Progress:
     """Returns the counts in what `detail_of` read."""
     get = detail.get
     backoff = get("backoff_min"), get("backoff_max")
+    order, _, on_dead = get("order", "").partition(" ")
     return Progress(
         **_counts_in(request_id, detail, held),
         limit=int(get("limit") or 0),
@@ -86,6 +87,8 @@ def progress_in(request_id: str, detail: dict[str, str], held: int) -> Progress:
         durable=_positive(get("durable")),
         rates=tuple(one.words for one in parse_rates(get("rates", ""))),
         limits=dict(limits_in(detail)),
+        order_key=order or None,
+        order_on_dead=(on_dead or "go_on") if order else None,
         is_rate_limited=get("limited") == "1",
         share=_positive(get("share")) or (1 if get("tenant") else None),
         parent=get("parent") or None,
@@ -96,8 +99,9 @@ def progress_in(request_id: str, detail: dict[str, str], held: int) -> Progress:
 
 def limits_in(detail: Mapping[str, str]) -> Limits:
     """Returns the keys of a request with their limits, from what `detail_of` read."""
-    text = detail.get("keys", "").partition("%")[2]
-    return read_limits("limits", text) if text else ()
+    parts = detail.get("keys", "").partition("%")[2].split(",")
+    named = [part for part in parts if part and not part.startswith("!")]
+    return read_limits("limits", named)
 
 
 def counts_of(request_id: str, fields: Any, held: int) -> RequestCounts | None:

@@ -122,6 +122,8 @@ def causes_of(
 
 def in_keys(key: KeyState, place: int) -> Cause:
     """Returns the cause that a request waits for a key, at this place in its line."""
+    if key.is_order:
+        return _in_order(key, place)
     by = f", by request {join_names(list(key.holders))}" if key.holders else ""
     ahead = f"; {place - 1:,} in its line are ahead" if place > 1 else ""
     verb = "is" if key.held == 1 else "are"
@@ -137,6 +139,20 @@ def in_keys(key: KeyState, place: int) -> Cause:
         "holders": list(key.holders),
     }
     return Cause("key", text, figures=figures)
+
+
+def _in_order(key: KeyState, place: int) -> Cause:
+    if key.stopped_by:
+        text = (
+            f"waits in the order of key {key.name}, which request {key.stopped_by} has stopped by "
+            f"its dead sub-requests: `fairlane key resume {key.name}` lets the others go on"
+        )
+    else:
+        by = f": request {join_names(list(key.holders))} has it" if key.holders else ""
+        verb = "request is" if place == 2 else "requests are"  # noqa: PLR2004
+        text = f"waits for its turn of key {key.name}{by}; {place - 1:,} {verb} ahead in all"
+    figures = {"key": key.name, "place": place, "holders": list(key.holders)}
+    return Cause("key", text, figures=figures | {"stopped_by": key.stopped_by})
 
 
 # ------------------------------------------------------------------ the request

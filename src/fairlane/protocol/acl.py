@@ -122,7 +122,7 @@ ROLES = {
             " expire_leftovers expire_workers glance hand_chosen hand_over insert_tokens intend"
             " join join_chosen list_chosen list_dead move_tick pause pause_queue place place_tokens"
             " put_schedule rate_queue reap refit report_backlog requeue_dead reschedule_active"
-            " restore_active resume retire seal set_deadline set_limit set_max_waiting"
+            " restore_active resume resume_key retire seal set_deadline set_limit set_max_waiting"
             " set_key_limit set_priority set_rate set_shards set_share submit"
         ),
         _words(

@@ -1524,6 +1524,14 @@ def resume(keys: Sequence[bytes], *, now: Arg = "") -> Call[ResumeReply]:
     return _call("resume", keys, (now,), ResumeReply.of)
 
 
+def resume_key(keys: Sequence[bytes], *, name: Arg) -> Call[bytes]:
+    """
+    Lets the requests behind a stop of an order key go on: a request that had it ended with
+    dead sub-requests.
+    """
+    return _call("resume_key", keys, (name,), _plain)
+
+
 def retire(
     keys: Sequence[bytes],
     *,

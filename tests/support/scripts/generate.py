@@ -78,7 +78,7 @@ TYPES: dict[str, str] = {
     **dict.fromkeys(
         (
             *("chain", "chore", "cursor", "epoch", "fence", "former", "host", "manifest", "pid"),
-            *("rate", "rates", "rolled", "score", "shards", "since", "state", "text"),
+            *("rate", "rates", "resumed", "rolled", "score", "shards", "since", "state", "text"),
             *("watched",),
         ),
         "bytes",

@@ -52,13 +52,14 @@ def list_(redis: str | None, queue: str, limit: int, as_json: bool) -> int:
 
 @command.command("show", short_help="Show what holds a key, and what waits for it.")
 @click.argument("name")
+@click.option("--order", is_flag=True, help="The order of this name, if a limit has it, too.")
 @queue_option
 @json_option
 @redis_option
-def show(redis: str | None, queue: str, name: str, as_json: bool) -> int:
+def show(redis: str | None, queue: str, name: str, order: bool, as_json: bool) -> int:
     """Show a key: its limit, the requests that hold it, and those that come next."""
     with open_queue(redis, queue) as opened:
-        found = opened.key(name)
+        found = opened.key(name, order=order)
     _show(found, as_json=as_json)
     return 0
 
@@ -101,6 +102,27 @@ def set_(redis: str | None, queue: str, name: str, limit: str, as_json: bool) ->
     return 0
 
 
+@command.command("resume", short_help="Let those behind a stop of an order key go on.")
+@click.argument("name")
+@queue_option
+@json_option
+@redis_option
+def resume(redis: str | None, queue: str, name: str, as_json: bool) -> int:
+    """Let the requests of an order key go on behind one that ended with dead sub-requests.
+
+    With `--order-on-dead stop` such a request stops those behind it until then.
+    """
+    with open_queue(redis, queue) as opened:
+        resumed = opened.resume_key(name)
+    if as_json:
+        write_json({"queue": queue, "name": name, "resumed": resumed})
+    elif resumed is None:
+        note(f"nothing stops the order of key {name} in queue {queue}")
+    else:
+        write_line(f"key {name} of queue {queue} goes on behind request {resumed}")
+    return 0
+
+
 def _limit_now(queue: Queue, name: str) -> int | None:
     """Returns the limit of a key in use, else None."""
     try:
@@ -110,12 +132,22 @@ def _limit_now(queue: Queue, name: str) -> int | None:
 
 
 def _words(one: KeyState) -> str:
+    if one.is_order:
+        return _order_words(one)
     waits = f", the oldest for {ago(one.waits_ms)}" if one.waits_ms is not None else ""
     by_hand = " (set)" if one.is_set else ""
     return (
         f"{one.held:,} of {one.limit:,}{by_hand} held, {one.called:,} called, "
         f"{one.waiting:,} waiting{waits}"
     )
+
+
+def _order_words(one: KeyState) -> str:
+    waits = f", the oldest for {ago(one.waits_ms)}" if one.waits_ms is not None else ""
+    runs = f"request {one.holders[0]} has it" if one.holders else "no request has it"
+    if one.stopped_by:
+        runs = f"stopped by the dead of request {one.stopped_by}"
+    return f"order: {runs}, {one.waiting:,} waiting{waits}"
 
 
 def _show(one: KeyState, *, as_json: bool) -> None:

@@ -276,6 +276,14 @@ def _policy(progress: Progress) -> str:
     return f"{tries}, backoff {low}..{high}, lease {ago(lease_ms)}, {kept}"
 
 
+def _keys(progress: Progress) -> Iterator[tuple[str, str]]:
+    if progress.limits:
+        yield "keys", ", ".join(f"{name} ({limit})" for name, limit in progress.limits.items())
+    if progress.order_key:
+        on_dead = ", the dead stop those behind it" if progress.order_on_dead == "stop" else ""
+        yield "order", f"{progress.order_key}{on_dead}"
+
+
 def _terms(progress: Progress, now_ms: int) -> Iterator[tuple[str, str]]:
     """Yields the rows of options that this request was given."""
     if progress.deadline_ms:
@@ -290,8 +298,7 @@ def _terms(progress: Progress, now_ms: int) -> Iterator[tuple[str, str]]:
         yield "parent", progress.parent
     for rate in progress.rates:
         yield "rate", rate
-    if progress.limits:
-        yield "keys", ", ".join(f"{name} ({limit})" for name, limit in progress.limits.items())
+    yield from _keys(progress)
     if progress.tags:
         yield "tags", ", ".join(progress.tags)
     if progress.tenant:
