@@ -473,7 +473,7 @@ class Policy(PolicyFields):
             "after": f"{mode}:{others}" if others else "",
             "distinct": int(self.distinct),
             "limits": limits_text(self.limits),
-            "order": self.order_key + (" stop" if self.order_on_dead == "stop" else ""),
+            "on_dead": self.order_on_dead.replace("go_on", ""),
         }
         yield "parent", self.parent
         for line, name, default in _LINES:

@@ -55,7 +55,7 @@ OPTIONS = (
     Option("order_key", NAME, None, None, "", None, "order",
            "many task schedule step sink",
            "Requests of the queue with this key run one after the other, in their order."),
-    Option("order_on_dead", CHOICE, None, ("go_on", "stop"), "", None, "",
+    Option("order_on_dead", CHOICE, None, ("go_on", "stop"), "", None, "on_dead",
            "many task schedule step sink",
            "Whether those behind a request that has dead sub-requests go on (else: stop)."),
     Option("attempts", WHOLE, 1, 100, "", 5, "policy",

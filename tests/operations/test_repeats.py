@@ -402,6 +402,15 @@ def names_keys(driver: Any) -> None:
     work_on(driver)
 
 
+def runs_in_order(driver: Any) -> None:
+    """The first request of an order key ends with a dead sub-request, and stops the others."""
+    for name in ("r1", "r2"):
+        put(driver, 1, name, limit=1, order_key="x", order_on_dead="stop")
+    settle(driver, take(driver), verdict="dead")
+    assert driver.run(limit_keys.resume_key("req", "x")) in {"r1", None}
+    work_on(driver)
+
+
 def ages(driver: Any) -> None:
     put(driver, ageing_ms=1_000)
     reply = driver.do(scripts.hasten(keys.request_keys("r1"), now=2_000_000_000_000))
@@ -609,9 +618,9 @@ SCENARIOS: list[Scenario] = [
     takes_back_what_is_held, begins_a_new_life, cancels, works, goes_on, fails, gives_back,
     expires, dies, lives, loses_its_tokens, is_late, leaves_an_intent, vanishes, ends_unlogged,
     changes, holds, has_rates, has_rates_and_is_held, takes_turns, charges_turns, measures,
-    is_given_another_rate, is_given_another_share, names_keys, ages, follows_another, fans_out,
-    forwards, balances, publishes, places, pauses_the_queue, spreads, requeues,
-    requeues_after_the_end, drops_the_dead, limits_the_queue,
+    is_given_another_rate, is_given_another_share, names_keys, runs_in_order, ages,
+    follows_another, fans_out, forwards, balances, publishes, places, pauses_the_queue, spreads,
+    requeues, requeues_after_the_end, drops_the_dead, limits_the_queue,
     checks_everything, tidies, rolls, joins, recurs, changes_many, deletes, pulls, flows,
     joins_children, chooses_children,
 ]  # fmt: skip

@@ -43,7 +43,7 @@ INNER = {"parent", "flow", "feed", "by", "trace"}
 VALUES: dict[str, Any] = {
     "whole": 2, "duration": "10m", "pause": "1s..5m", "moment": "2999-01-01T00:00Z",
     "rate": "5/s", "name": "a", "names": ["a", "b"], "choice": "keep", "flag": True, "key": True,
-    "limits": {"a": 2, "b": 3},
+    "limits": {"a": 2, "b": 3}, "order_on_dead": "stop",
 }  # fmt: skip
 NEEDS: dict[str, dict[str, Any]] = {
     "burst": {"rate": "5/s"},
@@ -52,6 +52,7 @@ NEEDS: dict[str, dict[str, Any]] = {
     "share": {"tenant": "t"},
     "window": {"on_duplicate": "keep"},
     "after_any_end": {"after": "a"},
+    "order_on_dead": {"order_key": "a"},
 }
 # The texts of 500 sets of options, before there was a table.
 TEXTS = "c11ed521b03e85d97eee1e68edfa41667e3b8dfc4f70933f37fbaab4eb395d01"
@@ -63,7 +64,7 @@ def names(*places: str) -> set[str]:
 
 def a_value(name: str) -> dict[str, Any]:
     """Returns an option with a value, and what it needs."""
-    return {**NEEDS.get(name, {}), name: VALUES[BY_NAME[name].kind]}
+    return {**NEEDS.get(name, {}), name: VALUES.get(name) or VALUES[BY_NAME[name].kind]}
 
 
 def test_the_generated_files_are_those_of_the_table():

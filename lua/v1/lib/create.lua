@@ -52,8 +52,8 @@ end
 --   parent   the request whose dead sub-requests these were
 --   tags     names with commas between them
 --   limits   keys, each with how many leases the requests that name it may have together, see lib/limit_keys.lua
---   order    a key of which one request runs at a time, in the order of submission; after it " stop" if a request with dead
---            sub-requests stops those behind it, see lib/limit_keys.lua
+--   order    a key of which one request runs at a time, in the order of submission, see lib/limit_keys.lua
+--   on_dead  stop: if it ends with dead sub-requests, it stops those behind it in this order
 --   tenant   a name; share: how much time it gets beside other tenants, 1..999
 --   delay    ms from now, or start: ms of this server's clock, before which nothing starts
 --   rates    see lib/gate.lua
@@ -81,36 +81,41 @@ local function are_limits(text)
   return count <= 3
 end
 
-local function is_order(text)
-  local name, rest = string.match(text, "^([%w_.:-]+)(.*)$")
-  return name and #name <= 128 and (rest == "" or rest == " stop")
-end
-
 local function has_keys(extras)
   return extras.limits or extras.order
 end
 
--- Returns the keys of a new request as its tokens have them, "" without any.
+-- Returns the keys of a new request as its tokens have them. In its order key it has the last place.
 -- @rare
 local function named_keys(extras, queue)
   local found = {extras.limits}
   if extras.order then
-    found[#found + 1] = last_place("{" .. queue .. "}", string.match(extras.order, "^%S+"))
+    found[#found + 1] = string.format("!%s=%d", extras.order, redis.call("HINCRBY", "{" .. queue .. "}:conf", "ticket", 1))
   end
   return queue .. "%" .. table.concat(found, ",")
 end
 
+-- Gives a new request its place in its order key. `keys`: its keys.
+-- @rare
+local function take_place(queue, keys)
+  for _, key in ipairs(each_key("{" .. queue .. "}", keys)) do
+    if key.place then
+      redis.call("HSET", "{" .. queue .. "}:limits", key.name, 1)
+      redis.call("ZADD", key.set, key.place, string.sub(request, 6, -2))
+    end
+  end
+end
+
 -- @rare
 local function parse_extras(text)
-  local patterns = {limits = "^[%w_.:-]+=[1-9]%d*[%w_.:=,-]*$", order = "^[%w_.:-]+[ stop]*$", distinct = "^1$", unique = "^%d+:%x+$", parent = "^[%w_.:-]+$", tags = "^[%w_.:-][%w_.:,-]*$", tenant = "^[%w_.:-]+$", share = "^[1-9]%d?%d?$", delay = "^%d+$", start = "^%d+$",
+  local patterns = {limits = "^[%w_.:-]+=[1-9]%d*[%w_.:=,-]*$", order = "^[%w_.:-]+$", on_dead = "^stop$", distinct = "^1$", unique = "^%d+:%x+$", parent = "^[%w_.:-]+$", tags = "^[%w_.:-][%w_.:,-]*$", tenant = "^[%w_.:-]+$", share = "^[1-9]%d?%d?$", delay = "^%d+$", start = "^%d+$",
     ageing = "^[1-9]%d*$", flow = "^[%w_.:-]+ %d+ %d+ [%w_.:-]+$", feed = "^%l+ [%w_.:,-]+ [%l,]+ [%w_.:-]+ %d+ ?[%x.]*$", after = "^%l+:[%w_.:-][%w_.:,|-]*$",
     rates = "^%d+ ", by = "^[%w_.:-]+$", trace = "^%x%x%-%x+%-%x+%-%x%x ?[!-~]*$"}
   local found = {}
   for line in string.gmatch(text .. "\n", "([^\n]*)\n") do
-    local name, value = string.match(line, "^(%l+)=(.*)$")
+    local name, value = string.match(line, "^([%l_]+)=(.*)$")
     if not name or not patterns[name] or found[name] or not string.find(value, patterns[name])
-      or name == "rates" and not are_rates(value) or name == "limits" and not are_limits(value)
-      or name == "order" and not is_order(value) then
+      or name == "rates" and not are_rates(value) or name == "limits" and not are_limits(value) then
       return nil, redis.error_reply("BADARGUMENT lines name=value are expected as extras")
     end
     found[name] = value
@@ -145,7 +150,7 @@ end
 -- @rare
 local function extra_fields(extras, gate, left)
   local fields = {}
-  for _, name in ipairs({"parent", "tags", "tenant", "share", "ageing", "after", "flow", "feed", "by", "trace", "order"}) do
+  for _, name in ipairs({"parent", "tags", "tenant", "share", "ageing", "after", "flow", "feed", "by", "trace", "order", "on_dead"}) do
     if extras[name] then
       fields[#fields + 1], fields[#fields + 2] = name, extras[name]
     end
@@ -329,7 +334,7 @@ local function enqueue(new, now, intent, over)
   if new.extras ~= NOTHING then
     fields = extra_fields(new.extras, state.gate, left)
     if new.extras.order then
-      take_place("{" .. new.queue .. "}", state.gate.keys, string.sub(request, 6, -2))
+      take_place(new.queue, state.gate.keys)
     end
   end
   save_state(state, "policy", stored_policy(new, state), "queue", new.queue, "digest", new.digest, unpack(fields))

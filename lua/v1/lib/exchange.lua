@@ -21,10 +21,6 @@ local function parse_token(token)
   return string.match(token, WITH_SUFFIX)
 end
 
-local function names_keys(token)
-  return string.find(token, "%", 1, true) ~= nil
-end
-
 -- Returns "{queue}".
 local function queue_home()
   return string.match(active, "^[^}]*}")
@@ -44,7 +40,7 @@ end
 local function add_tokens(follow_ups, id, minted)
   for i = 1, #minted, 3 do
     local lane, permit, delay = minted[i], minted[i + 1], minted[i + 2]
-    if delay == 0 and names_keys(permit) then
+    if delay == 0 and string.find(permit, "%", 1, true) then
       place_new(queue_home(), lane, id .. "#" .. permit)
     elseif delay > 0 or not KEYS[lanes + lane] then
       local left = follow_ups.left
@@ -213,7 +209,7 @@ local function acquire_one(now, token, claim, size_of, follow_ups)
   elseif reply[2] then
     add_tokens(follow_ups, id, reply[2])
   end
-  if names_keys(token) and is_useless(word) then
+  if string.find(token, "%", 1, true) and is_useless(word) then
     drop_token(queue_home(), token)
   end
   return {word}

@@ -21,21 +21,15 @@
 local RANKS = 2 ^ 42
 local LINE = 2 ^ 52
 local HELD = "-1"
-local LOOKS = 100  -- at one line in a call
-local NOTES = 8  -- lines that a call works off because of notes
-local LANES = 128
-local PATIENCE = 100  -- tickets after which a token may keep its place in one key while it waits for another
+local LANES = 128  -- more than there are
 
--- A key by its name. `number`: the limit that its producer named, or of an order key the place of its request.
-local function new_key(home, name, number)
-  return {name = name, set = home .. ":key:" .. name, declared = number, place = string.byte(name) == 33 and tonumber(number)}
-end
-
--- Returns the keys of a token, or of the text behind its %.
+-- Returns the keys of a token, or of the text behind its %. `declared`: the limit that its producer named; `place`: in an order key, that
+-- of its request.
 local function each_key(home, text)
   local found = {}
   for name, number in string.gmatch(string.match(text, "[^%%]*$"), "([^=,]+)=(%d+)") do
-    found[#found + 1] = new_key(home, name, number)
+    found[#found + 1] = {name = name, set = home .. ":key:" .. name, declared = number,
+      place = string.byte(name) == 33 and tonumber(number)}
   end
   return found
 end
@@ -56,27 +50,15 @@ local function limit_of(home, key)
   return tonumber(limit)
 end
 
--- Returns true if the request of a token has the turn of an order key.
-local function has_turn(key, token)
-  local first, id = redis.call("ZRANGE", key.set, 0, 0)[1], string.match(token, "^[^#]*")
-  return first == id or first == "!" .. id
-end
-
--- Returns true if a token of this rank may go to its lane. Those held count, and those called with a better rank. So an urgent
--- token does not wait for one that was called to a later lane.
+-- Returns true if a token of this rank may go to its lane; with the rank 0, if it may take the key. Those held count, and those
+-- called with a better rank. So an urgent token does not wait for one that was called to a later lane. Of an order key the
+-- request of the token must have the turn.
 local function may_call(home, key, token, rank)
   if key.place then
-    return has_turn(key, token)
+    local first, id = redis.call("ZRANGE", key.set, 0, 0)[1], string.match(token, "^[^#]*")
+    return first == id or first == "!" .. id
   end
   return redis.call("ZCOUNT", key.set, "-inf", below(rank)) < limit_of(home, key)
-end
-
--- Returns true if a token that was popped may take the key.
-local function has_room(home, key, token)
-  if key.place then
-    return has_turn(key, token)
-  end
-  return redis.call("ZCOUNT", key.set, "-inf", below(0)) < limit_of(home, key)
 end
 
 -- Returns the score of a token of this rank that waits for the key.
@@ -84,38 +66,32 @@ local function line_score(key, rank)
   return score_text(LINE + (key.place and key.place * LANES + math.floor(rank / RANKS) or rank))
 end
 
--- Returns the rank of a token that waits for a key with this score.
-local function rank_in_line(key, score)
-  local rank = score - LINE
-  return key.place and rank >= 0 and rank % LANES * RANKS + math.floor(rank / LANES) or rank
-end
-
 -- ------------------------------------------------------------------ lane
-
-local function into_lane(home, lane, token)
-  turns, tenants = home .. ":turns", home .. ":tenants"
-  redis.call("LPUSH", home .. ":" .. lane, place_token(lane, token))
-end
 
 -- Calls a token if all its keys have room; else it waits in the line of the first one that has none. Returns that key. If the
 -- token was called before, it goes to its lane once more, because its first copy may be lost.
 local function call_or_wait(home, token, rank)
+  local full
   local keys = each_key(home, token)
   for _, key in ipairs(keys) do
-    if not may_call(home, key, token, rank) then
-      local is_new = redis.call("ZADD", key.set, "NX", line_score(key, rank), token) == 1
-      if not is_new and tonumber(redis.call("ZSCORE", key.set, token)) < LINE then
-        into_lane(home, string.format("%d", math.floor(rank / RANKS)), token)
+    full = full or not may_call(home, key, token, rank) and key
+  end
+  if full then
+    local is_new = redis.call("ZADD", full.set, "NX", line_score(full, rank), token) == 1
+    if is_new or tonumber(redis.call("ZSCORE", full.set, token)) >= LINE then
+      return full
+    end
+  else
+    for _, key in ipairs(keys) do
+      if not key.place then
+        redis.call("ZADD", key.set, score_text(rank), token)
       end
-      return key
     end
   end
-  for _, key in ipairs(keys) do
-    if not key.place then
-      redis.call("ZADD", key.set, score_text(rank), token)
-    end
-  end
-  into_lane(home, string.format("%d", math.floor(rank / RANKS)), token)
+  local lane = string.format("%d", math.floor(rank / RANKS))
+  turns, tenants = home .. ":turns", home .. ":tenants"
+  redis.call("LPUSH", home .. ":" .. lane, place_token(lane, token))
+  return full
 end
 
 -- Places a token that mint has returned, behind those of its lane that wait already.
@@ -129,6 +105,7 @@ end
 -- Keeps the place of a blocked token in a key, if it has waited for long. A key keeps one place at a time, because it is not
 -- used meanwhile: one is enough for each token to start once.
 local function keep_place(home, key, token, rank)
+  local PATIENCE = 100  -- tickets after which a token may keep its place in one key while it waits for another
   local known = redis.call("HMGET", home .. ":conf", "ticket", "kept:" .. key.name)
   if tonumber(known[1]) - rank % RANKS <= PATIENCE then
     return
@@ -143,17 +120,22 @@ end
 -- Returns the best token that waits for a key, and its rank; -1 = it is a note.
 local function first_in_line(key)
   local head = redis.call("ZRANGEBYSCORE", key.set, score_text(LINE - 1), "+inf", "WITHSCORES", "LIMIT", 0, 1)
-  return head[1], head[1] and rank_in_line(key, tonumber(head[2]))
+  local rank = head[1] and tonumber(head[2]) - LINE
+  if key.place and rank and rank >= 0 then
+    rank = rank % LANES * RANKS + math.floor(rank / LANES)
+  end
+  return head[1], rank
 end
 
 -- Calls the tokens that wait for a key, as far as there is room. Adds the keys in notes that it found to `todo`.
 local function call_line(home, key, todo)
+  local LOOKS = 100  -- at one line in a call
   for look = 1, LOOKS do
     local token, rank = first_in_line(key)
     if rank == -1 then
       redis.call("ZREM", key.set, token)
       local name = string.sub(token, 2)
-      todo[#todo + 1] = new_key(home, name, "1")
+      todo[#todo + 1] = each_key(home, name .. "=1")[1]
     elseif not token or not may_call(home, key, token, rank) then
       return
     else
@@ -173,6 +155,7 @@ end
 
 -- Ends each change that may have made room in a key.
 local function call_next(home, key)
+  local NOTES = 8  -- lines that a call works off because of notes
   local last = redis.call("ZRANGE", key.set, -1, -1, "WITHSCORES")
   if not last[1] then  -- it is not in use: its limit is forgotten, unless a person has set it
     local text = redis.call("HGET", home .. ":limits", key.name)
@@ -213,7 +196,7 @@ local function all_have_room(home, token, lane)
   local keys = each_key(home, token)
   local full
   for _, key in ipairs(keys) do
-    if not full and not has_room(home, key, token) then
+    if not full and not may_call(home, key, token, 0) then
       full = key
     end
   end
@@ -222,8 +205,8 @@ local function all_have_room(home, token, lane)
   end
   local rank
   for _, key in ipairs(keys) do
-    local score = tonumber(redis.call("ZSCORE", key.set, token))
-    rank = rank or score and (score < LINE and score or rank_in_line(key, score))
+    local score = not key.place and tonumber(redis.call("ZSCORE", key.set, token))
+    rank = rank or score and (score < LINE and score or score - LINE)
   end
   rank = rank or lane * RANKS + redis.call("HINCRBY", home .. ":conf", "ticket", 1)
   redis.call("ZADD", full.set, line_score(full, rank), token)
@@ -245,43 +228,15 @@ local function take_keys(home, token)
   end
 end
 
--- Gives back the permits of keys that a lease holds. `keys`: their names and limits. An order key stays with the request.
+-- Gives back what a lease holds, or the places of a request that ends in its order keys. `keys`: the names and numbers of all of them.
+-- `stops`: those behind the request wait until a person lets them go on.
 -- @rare
-local function give_back_keys(home, keys, lease)
+local function give_back_keys(home, keys, member, stops)
+  local is_lease = string.find(member, "#", 1, true) ~= nil
   for _, key in ipairs(each_key(home, keys)) do
-    if not key.place and redis.call("ZREM", key.set, lease) == 1 then
-      call_next(home, key)
-    end
-  end
-end
-
--- ------------------------------------------------------------------ order
-
--- Returns the order key of a new request, as its tokens will have it: with the last place.
--- @rare
-local function last_place(home, name)
-  return string.format("!%s=%d", name, redis.call("HINCRBY", home .. ":conf", "ticket", 1))
-end
-
--- Gives a new request its place in its order key. `keys`: its keys.
--- @rare
-local function take_place(home, keys, id)
-  for _, key in ipairs(each_key(home, keys)) do
-    if key.place then
-      redis.call("HSETNX", home .. ":limits", key.name, 1)
-      redis.call("ZADD", key.set, key.place, id)
-    end
-  end
-end
-
--- Gives up the place of a request that has ended in its order key. `stops`: those behind it wait until a person lets them go on.
--- @rare
-local function leave_place(home, keys, id, stops)
-  for _, key in ipairs(each_key(home, keys)) do
-    if key.place then
-      redis.call("ZREM", key.set, id)
+    if is_lease ~= (key.place and true or false) and redis.call("ZREM", key.set, member) == 1 then
       if stops then
-        redis.call("ZADD", key.set, HELD, "!" .. id)
+        redis.call("ZADD", key.set, HELD, "!" .. member)
       end
       call_next(home, key)
     end

@@ -55,7 +55,7 @@ local function leave_keys(state, all)
     end
   end
   if is_ordered(state) then
-    local stops = state.dead > 0 and string.find(redis.call("HGET", request, "order") or "", " stop", 1, true)
-    leave_place(home_of(state), state.gate.keys, string.sub(request, 6, -2), stops)
+    local stops = state.dead > 0 and redis.call("HGET", request, "on_dead")
+    give_back_keys(home_of(state), state.gate.keys, string.sub(request, 6, -2), stops)
   end
 end

@@ -41,7 +41,7 @@ end
 
 local corrected = 0
 for i = names, #ARGV do
-  local key = new_key(home, ARGV[i], "1")
+  local key = each_key(home, ARGV[i] .. "=1")[1]
   for _, member in ipairs(redis.call("ZRANGEBYSCORE", key.set, "-inf", below(LINE - 1))) do
     local is_held = not string.find(member, "%", 1, true)
     local is_right

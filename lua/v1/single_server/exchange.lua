@@ -66,7 +66,7 @@ for i, token in ipairs(tokens) do
   local claim = {op = op, worker = worker, started = started, shared = shared, share = share}
   local is_done, reply = pcall(acquire_one, now, token, claim, size_of, follow_ups)
   acquired[i] = is_done and reply or ""
-  if not is_done and names_keys(token) then
+  if not is_done and string.find(token, "%", 1, true) then
     pcall(drop_token, queue_home(), token)
   end
   if acquired[i][1] == "alone" and from_lane[i] then

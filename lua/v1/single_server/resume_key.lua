@@ -18,5 +18,6 @@ if string.byte(first) ~= 33 then
   return ""
 end
 redis.call("ZREM", key, first)
-call_next(string.match(conf, "^[^}]*}"), new_key(string.match(conf, "^[^}]*}"), name, "1"))
+local home = string.match(conf, "^[^}]*}")
+call_next(home, each_key(home, name .. "=1")[1])
 return string.sub(first, 2)

@@ -25,7 +25,7 @@ end
 if limit > 0 and redis.call("EXISTS", key) == 0 then
   return {"ok", former or ""}
 end
-local found = new_key(home, name, "1")
+local found = each_key(home, name .. "=1")[1]
 call_next(home, found)
 local token, rank = first_in_line(found)
 local has_more = token and (rank == -1 or may_call(home, found, token, rank))

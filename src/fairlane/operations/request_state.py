@@ -69,7 +69,6 @@ def progress_in(request_id: str, detail: dict[str, str], held: int) -> Progress:
     """Returns the counts in what `detail_of` read."""
     get = detail.get
     backoff = get("backoff_min"), get("backoff_max")
-    order, _, on_dead = get("order", "").partition(" ")
     return Progress(
         **_counts_in(request_id, detail, held),
         limit=int(get("limit") or 0),
@@ -87,8 +86,8 @@ def progress_in(request_id: str, detail: dict[str, str], held: int) -> Progress:
         durable=_positive(get("durable")),
         rates=tuple(one.words for one in parse_rates(get("rates", ""))),
         limits=dict(limits_in(detail)),
-        order_key=order or None,
-        order_on_dead=(on_dead or "go_on") if order else None,
+        order_key=get("order") or None,
+        order_on_dead=get("on_dead") or ("go_on" if get("order") else None),
         is_rate_limited=get("limited") == "1",
         share=_positive(get("share")) or (1 if get("tenant") else None),
         parent=get("parent") or None,
