@@ -31,7 +31,13 @@ from tests.explore.several_requests.feeds import (
     fed_by,
 )
 from tests.explore.several_requests.groups import Groups, group_producer
-from tests.explore.several_requests.limit_keys import Keyed, key_setter, keyed_producer
+from tests.explore.several_requests.limit_keys import (
+    Keyed,
+    Ordered,
+    key_resumer,
+    key_setter,
+    keyed_producer,
+)
 from tests.explore.several_requests.programs import (
     Programs,
     dead,
@@ -557,6 +563,9 @@ BEGUN_BEFORE = (
 SHARE_X: dict[str, Any] = {"before": (keyed_producer({"x": 1}),), "protocol": Keyed}
 SHARE_TWO = SHARE_X | {"before": (keyed_producer({"x": 1, "y": 1}, {"y": 1, "x": 1}),)}
 AT_TWO = SHARE_X | {"before": (keyed_producer({"x": 2}),)}
+IN_ORDER = {"before": (keyed_producer({}, order="go_on"),), "protocol": Ordered}
+ORDER_AND_KEY = {"before": (keyed_producer({"x": 1}, order="go_on"),)}
+STOPS = IN_ORDER | {"before": (keyed_producer({}, attempts=1, order="stop"),)}
 KEYED = (
     System("one key", (ON1, ON2), **SHARE_X),
     System("one key, a worker", (ON1,), **SHARE_X),
@@ -564,9 +573,19 @@ KEYED = (
     System("one key, a lower limit", (ON1, key_setter(1)), **AT_TWO),
     System("one key, submitted", (keyed_producer({"x": 1}), ON1), protocol=Keyed),
     System("two keys, a worker", (ON1,), **SHARE_TWO),
+    System("an order", (ON1,), **IN_ORDER),
+    System("an order, submitted", (keyed_producer({}, order="go_on"), ON1), protocol=Ordered),
+    System("an order and a key", (ON1,), **(IN_ORDER | ORDER_AND_KEY)),
+    System("an order, cancel", (ON1, CANCEL), **IN_ORDER),
+    System("an order, stops", (ON1, key_resumer()), hows=FAILS, **STOPS),
 )
 HUGE = (  # only by name: most have more than three million states
     System("one key, a crash", (ON1,), CRASH, **SHARE_X),
+    System("an order, two workers", (ON1, ON2), **IN_ORDER),
+    System("an order, a crash", (ON1,), CRASH, **IN_ORDER),
+    System("an order, a lost reply", (ON1,), LOST, **IN_ORDER),
+    System("an order, fails", (ON1,), hows=FAILS, **IN_ORDER),
+    System("an order, another lane", (ON1, changer(("set_priority", 9))), **IN_ORDER),
     System("one key, a lost reply", (ON1,), LOST, **SHARE_X),
     System("one key, a late copy", (ON1,), COPY, **SHARE_X),
     System("one key, fails", (ON1,), hows=FAILS, **SHARE_X),

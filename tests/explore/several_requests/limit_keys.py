@@ -45,12 +45,16 @@ class Zones(NamedTuple):
 
 
 def keyed_producer(
-    first: dict[str, int], other: dict[str, int] | None = None, attempts: int = 2
+    first: dict[str, int], other: dict[str, int] | None = None, attempts: int = 2, order: str = ""
 ) -> Role:
-    """Submits one request, then another one, each of one sub-request, with these limits by key."""
+    """Submits one request, then another one, each of one sub-request, with these limits by key.
+
+    `order`: both have an order key, and do this (`go_on` or `stop`) if one ends with a dead one.
+    """
     named = tuple((first if other is None else other).items())
     return Role("p", "keyed producer", (
         ("attempts", attempts), ("limits", ((REQUEST, tuple(first.items())), (OTHER, named))),
+        ("order", order),
     ))  # fmt: skip
 
 
@@ -58,8 +62,9 @@ def keyed_producer(
 async def _produce(role: Role, _: tuple[Any, ...]) -> Any:
     for name, limits in role.option("limits"):
         policy = Policy(
-            limit=1, attempts=role.option("attempts"), backoff_ms=(1000, 1000), limits=limits
-        )
+            limit=1, attempts=role.option("attempts"), backoff_ms=(1000, 1000), limits=limits,
+            order_key="o" if role.option("order") else "", order_on_dead=role.option("order"),
+        )  # fmt: skip
         digest = Digest(policy)
         digest.add([b"0"])
         for result in await create([NewRequest(name, policy, digest, [b"0"])]):
@@ -77,6 +82,16 @@ def key_setter(*numbers: int | None) -> Role:
 async def _set_key(role: Role, _: tuple[Any, ...]) -> Any:
     for number in role.option("numbers"):
         await limit_keys.set_key(QUEUE, "x", number)
+
+
+def key_resumer() -> Role:
+    """Lets the requests behind a stop of the order key go on."""
+    return Role("z", "key resumer", ())
+
+
+@kind("key resumer", again=True)
+async def _resume(_: Role, __: tuple[Any, ...]) -> Any:
+    return await limit_keys.resume_key(QUEUE, "o")
 
 
 class Keyed(Several):
@@ -142,7 +157,7 @@ class Keyed(Several):
                 wrong.append(f"key {key} has room, and {set(zone.waiting)} wait for it")
             if (zone.held or zone.called or zone.waiting) and not zone.limit:
                 wrong.append(f"key {key} is in use without a limit")
-            if all(one.is_over for one in each(facts)) and (zone.held or zone.waiting):
+            if all(one.is_over for one in each(facts)) and zone.held:
                 wrong.append(f"all has ended, and key {key} has {zone}")
         return tuple(wrong)
 
@@ -156,7 +171,8 @@ class Keyed(Several):
     def is_goal(self, facts: Facts, actors: Sequence[Actor]) -> bool:
         """Returns True if all has ended, and nothing of a key is left.
 
-        A token that was placed after the end of its request is called, and given up when popped.
+        A token that was placed after the end of its request is called or waits. It is given up
+        when it is popped.
         """
         return super().is_goal(facts, actors) and all(
             one.is_empty for one in facts.extra[0].values()
@@ -170,8 +186,68 @@ class Keyed(Several):
             yield "keeper audits", ("audit",)
 
 
+class Ordered(Keyed):
+    """None starts before the one ahead has ended; a place lasts from the submission to the end."""
+
+    def __init__(self, root: Path | None = None, *, in_stream: bool = False) -> None:
+        """Adds the order key."""
+        super().__init__(root, in_stream=in_stream)
+        self._add("order", keys.limit_key(QUEUE, "!o"))
+
+    def read(self, i: int, raw: Any) -> tuple[Any, str]:
+        """Reads a place as its rank among the places."""
+        if self._names[i][0] != "order":
+            return super().read(i, raw)
+        scores = [float(score) for score in raw[1::2]]
+        said = [(one, _order_place(score)) for one, score in zip(raw[::2], scores, strict=True)]
+        return said, repr(said)
+
+    def facts(self, said: Sequence[Any]) -> Facts:
+        """Adds who has a place, in their order."""
+        facts = super().facts(said)
+        content = dict(zip(self._names, said, strict=False))
+        return facts._replace(extra=(*facts.extra, content.get(("order", "")) or []))
+
+    def wrong_stand(self, facts: Facts) -> tuple[str, ...]:
+        zones, leases, order = facts.extra
+        wrong = list(super().wrong_stand(facts._replace(extra=(zones, leases))))
+        places = [one.decode() for one, place in order if place != "waits"]
+        waiting = {one.partition(b"#")[0].decode() for one, place in order if place == "waits"}
+        live = {name for name, one in ((REQUEST, facts), *facts.others.items()) if _is_live(one)}
+        if {name for name in places if name[0] != "!"} != live:
+            wrong.append(f"the places are {places}, those that have not ended {live}")
+        holders = {one.partition(b"#")[0].decode() for one in leases}
+        if len(holders) > 1 or not holders <= {*places[:1]}:
+            wrong.append(f"{holders} have leases, and the places are {places}")
+        if places and places[0] in waiting:
+            wrong.append(f"{places[0]} has the turn, and its token waits for it")
+        return tuple(wrong)
+
+    def wrong_move(self, before: Facts, after: Facts) -> tuple[str, ...]:
+        """Compares the limits alone."""
+        return super().wrong_move(
+            before._replace(extra=before.extra[:2]), after._replace(extra=after.extra[:2])
+        )
+
+    def is_goal(self, facts: Facts, actors: Sequence[Actor]) -> bool:
+        """Returns True if no place is left either."""
+        zones, leases, order = facts.extra
+        return super().is_goal(facts._replace(extra=(zones, leases)), actors) and not order
+
+    def errands(self, facts: Facts, now: int) -> Iterator[tuple[str, tuple[Any, ...]]]:
+        yield from super().errands(facts._replace(extra=facts.extra[:2]), now)
+
+
+def _is_live(facts: Facts) -> bool:
+    return bool(facts.fields) and not facts.is_over
+
+
+def _order_place(score: float) -> str:
+    return "held" if score < 0 else "waits" if score >= LINE else f"S{_TICKETS + int(score)}"
+
+
 def _named(facts: Facts) -> list[str]:
-    return re.findall(r"(\w+)=", facts.fields.get(b"keys", b"").decode())
+    return re.findall(r"([!\w]+)=", facts.fields.get(b"keys", b"").decode())
 
 
 def _place(score: float) -> str:
