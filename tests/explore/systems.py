@@ -563,9 +563,11 @@ BEGUN_BEFORE = (
 SHARE_X: dict[str, Any] = {"before": (keyed_producer({"x": 1}),), "protocol": Keyed}
 SHARE_TWO = SHARE_X | {"before": (keyed_producer({"x": 1, "y": 1}, {"y": 1, "x": 1}),)}
 AT_TWO = SHARE_X | {"before": (keyed_producer({"x": 2}),)}
-IN_ORDER = {"before": (keyed_producer({}, order="go_on"),), "protocol": Ordered}
-ORDER_AND_KEY = {"before": (keyed_producer({"x": 1}, order="go_on"),)}
-STOPS = IN_ORDER | {"before": (keyed_producer({}, attempts=1, order="stop"),)}
+IN_ORDER: dict[str, Any] = {"before": (keyed_producer({}, order="go_on"),), "protocol": Ordered}
+ORDER_AND_KEY: dict[str, Any] = {"before": (keyed_producer({"x": 1}, order="go_on"),)}
+STOPS_OTHERS: dict[str, Any] = IN_ORDER | {
+    "before": (keyed_producer({}, attempts=1, order="stop"),)
+}
 KEYED = (
     System("one key", (ON1, ON2), **SHARE_X),
     System("one key, a worker", (ON1,), **SHARE_X),
@@ -577,7 +579,7 @@ KEYED = (
     System("an order, submitted", (keyed_producer({}, order="go_on"), ON1), protocol=Ordered),
     System("an order and a key", (ON1,), **(IN_ORDER | ORDER_AND_KEY)),
     System("an order, cancel", (ON1, CANCEL), **IN_ORDER),
-    System("an order, stops", (ON1, key_resumer()), hows=FAILS, **STOPS),
+    System("an order, stops", (ON1, key_resumer()), hows=FAILS, **STOPS_OTHERS),
 )
 HUGE = (  # only by name: most have more than three million states
     System("one key, a crash", (ON1,), CRASH, **SHARE_X),

@@ -269,8 +269,9 @@ class Play:
     def settle(self) -> None:
         if self.held:
             one = self.held.pop(self.rng.randrange(len(self.held)))
-            ends: list[Callable[[], object]] = [partial(one.dead, "no"), one.release]
-            self.rng.choice([partial(one.done, b""), *ends])()
+            ends: list[Callable[[], object]]
+            ends = [partial(one.done, b""), partial(one.dead, "no"), one.release]
+            self.rng.choice(ends)()
 
     def change(self) -> None:
         if self.ids:
