@@ -1,4 +1,4 @@
-"""Tests place_tokens, set_key_limit, check_keys, and how acquire and exchange refuse a full key."""
+"""Tests the scripts of keys, and how acquire and exchange refuse a full key."""
 
 from __future__ import annotations
 
@@ -241,6 +241,44 @@ def test_a_limit_without_users_is_forgotten_unless_it_was_set(one: Lane):
 def test_no_keys_and_too_many_keys_are_refused(one: Lane, count: int):
     with pytest.raises(FairlaneError, match="BADARGUMENT"):
         check(one, *["x"] * count)
+
+
+# ------------------------------------------------------------------ resume_key
+
+
+def resume(lane: Lane, name: str = "!x") -> Any:
+    return run(lane, "resume_key", (*LIMITS, keys.limit_key("req", name)), name=name)
+
+
+def stop(queue: Queue, lane: Lane) -> None:
+    """Ends the first of two requests with a dead sub-request, which stops the other one."""
+    for name in ("r1", "r2"):
+        queue.submit_request(["a"], id=name, order_key="x", order_on_dead="stop")
+    (taken,) = queue.take(9, visible_for=60)
+    taken.dead("no")
+    assert in_lane(lane) == []
+
+
+def test_a_stop_of_an_order_is_lifted_once(queue: Queue, lane: Lane):
+    stop(queue, lane)
+    assert resume(lane) == b"r1"
+    assert [token.partition("#")[0] for token in in_lane(lane)] == ["r2"]
+    assert resume(lane) == b""
+    assert len(in_lane(lane)) == 1
+
+
+def test_a_stop_that_nothing_waits_for_is_forgotten_when_it_is_lifted(queue: Queue, lane: Lane):
+    stop(queue, lane)
+    queue.request("r2").cancel()
+    assert resume(lane) == b"r1"
+    assert limits(lane) == {}
+
+
+@for_each("name", ["x", "!", "!a b", "", "!x=1"])
+def test_what_is_no_order_key_is_not_resumed(one: Lane, name: str):
+    with pytest.raises(FairlaneError, match="BADARGUMENT"):
+        resume(one, name)
+    assert one.client.dbsize() == 0
 
 
 # ------------------------------------------------------------------ acquire and exchange
