@@ -361,6 +361,9 @@ local function change_policy(name, value, now)
   end
   if value == state[name] then
     return nil, {"ok", queued_tokens(state, now)}
+  elseif name == "limit" and is_ordered(state) then
+    return nil, redis.error_reply("REFUSED limit " .. value .. " is not possible: the request has an order key, so its sub-requests "
+      .. "start one after the other")
   end
   state[name] = value
   redis.call("HSET", request, "policy", policy_text(state))

@@ -171,6 +171,14 @@ def test_a_new_priority_keeps_the_place(queue: Queue, lane: Lane):
     assert began == ["r0", "r1", "r2"]
 
 
+def test_its_limit_stays_one(queue: Queue, lane: Lane):
+    request = queue.submit_request(["a", "b"], id="r1", order_key="chat")
+    request.set_limit(1)
+    with pytest.raises(InvalidArgument, match="limit 4 is not possible: the request has an order"):
+        request.set_limit(4)
+    assert names(take(queue)) == ["r1"]
+
+
 def test_a_limit_beside_an_order_is_not_held_by_those_that_wait(queue: Queue, lane: Lane):
     for name, key in (("r1", "a"), ("r2", "a"), ("r3", "b")):
         queue.submit_request(["x"], id=name, order_key=key, limits={"api": 1})
