@@ -56,7 +56,12 @@ end
 local function may_call(home, key, token, rank)
   if key.place then
     local first, id = redis.call("ZRANGE", key.set, 0, 0)[1], string.match(token, "^[^#]*")
-    return first == id or first == "!" .. id
+    if first == id or first == "!" .. id then
+      return true
+    elseif not redis.call("ZSCORE", key.set, id) then  -- it has ended, or damage took its place: the pop decides
+      return rank > 0 or redis.call("ZADD", key.set, key.place, id) == 1 and redis.call("ZRANGE", key.set, 0, 0)[1] == id
+    end
+    return false
   end
   return redis.call("ZCOUNT", key.set, "-inf", below(rank)) < limit_of(home, key)
 end
@@ -117,11 +122,20 @@ local function keep_place(home, key, token, rank)
   end
 end
 
--- Returns the best token that waits for a key, and its rank; -1 = it is a note.
+-- Returns the best token that waits for a key, and its rank; -1 = it is a note. Of an order key: a token of the request that
+-- has the turn.
 local function first_in_line(key)
-  local head = redis.call("ZRANGEBYSCORE", key.set, score_text(LINE - 1), "+inf", "WITHSCORES", "LIMIT", 0, 1)
+  local least, most = score_text(LINE - 1), "+inf"
+  if key.place then
+    local place = tonumber(redis.call("ZRANGE", key.set, 0, 0, "WITHSCORES")[2] or -1)
+    if place < 0 or place >= LINE - 1 then
+      return nil
+    end
+    least, most = score_text(LINE + place * LANES), below(LINE + (place + 1) * LANES)
+  end
+  local head = redis.call("ZRANGEBYSCORE", key.set, least, most, "WITHSCORES", "LIMIT", 0, 1)
   local rank = head[1] and tonumber(head[2]) - LINE
-  if key.place and rank and rank >= 0 then
+  if key.place and rank then
     rank = rank % LANES * RANKS + math.floor(rank / LANES)
   end
   return head[1], rank

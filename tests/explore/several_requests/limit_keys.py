@@ -230,9 +230,12 @@ class Ordered(Keyed):
         )
 
     def is_goal(self, facts: Facts, actors: Sequence[Actor]) -> bool:
-        """Returns True if no place is left either."""
+        """Returns True if no place is left either, or if a person must lift a stop."""
         zones, leases, order = facts.extra
-        return super().is_goal(facts._replace(extra=(zones, leases)), actors) and not order
+        is_stopped = bool(order) and order[0][0].startswith(b"!")
+        return is_stopped or (
+            super().is_goal(facts._replace(extra=(zones, leases)), actors) and not order
+        )
 
     def errands(self, facts: Facts, now: int) -> Iterator[tuple[str, tuple[Any, ...]]]:
         yield from super().errands(facts._replace(extra=facts.extra[:2]), now)

@@ -13,7 +13,7 @@ import pytest
 from fairlane.errors import InvalidArgument, RequestEnded
 from fairlane.operations.lease import reap
 from fairlane.operations.limit_keys import check_all, names_in_use
-from fairlane.operations.tokens import follow_up
+from fairlane.operations.tokens import follow_up, place_tokens
 from fairlane.operations.workers import promote
 from fairlane.protocol import keys
 from fairlane.protocol.steps import Batch
@@ -313,3 +313,27 @@ def test_the_order_holds_after_random_changes(queue: Queue, lane: Lane, seed: in
             assert [name for name in places(lane, key) if "#" not in name] == live
     play.end(lane)
     assert names_in_use_now(queue) == []
+
+
+def test_a_token_of_an_ended_request_holds_nobody_back(queue: Queue, lane: Lane):
+    """It is dispatched after the end, because a reply was late."""
+    for n in range(3):
+        queue.submit_request(["a"], id=f"r{n}", order_key="chat")
+    gate: Any = lane.client.hget(keys.request_hash("r0"), "gate")
+    queue.request("r0").cancel()
+    late = f"r0#0.9%{gate.decode().partition('%')[2]}"
+    lane.driver.run(once(Batch(place_tokens("req", [(b"5", late.encode())]))))
+    for name in ("r1", "r2"):
+        one = take_one(queue)
+        assert one.id == name
+        one.done(b"")
+    assert take(queue) == []
+    assert names_in_use_now(queue) == []
+
+
+def test_a_request_that_lost_its_place_takes_it_again(queue: Queue, lane: Lane):
+    for n in range(2):
+        queue.submit_request(["a"], id=f"r{n}", order_key="chat")
+    lane.client.zrem(keys.limit_key("req", "!chat"), "r0")
+    assert names(take(queue)) == ["r0"]
+    assert places(lane)[0] == "r0"
