@@ -6,7 +6,11 @@ seconds, text such as "500ms", "30s", "5m" or "24h", or a timedelta.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping  # noqa: TC003  typing.get_type_hints reads these
+from collections.abc import (  # noqa: TC003  typing.get_type_hints reads these
+    Callable,
+    Iterable,
+    Mapping,
+)
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import TypedDict
@@ -252,10 +256,13 @@ class TaskOptions(TypedDict, total=False):
     """The options of a task; each may be left out.
 
     Attributes:
+        limit: At most so many calls of the task run at a time, over all requests and machines (1 to
+            10,000).
+        batch_limit: At most so many workers run calls of one map, group or other request at a time;
+            by default the task's limit, else 3 (1 to 10,000).
+        limits: At most so many calls at a time over all requests of the queue that name the key, as
+            customer-{customer_id} (up to 3).
         priority: The lane: 0 is first, 99 is last (0 to 99).
-        limit: At most so many workers hold parts of it at a time (1 to 10,000).
-        limits: At most so many leases at a time over all requests of the queue that name the key
-            (up to 3).
         attempts: How often a sub-request is tried before it is dead (1 to 100).
         backoff: Pause before another attempt, shortest..longest; 1s means 1s..1s (0s to 24h).
         lease: How long a worker that sends no heartbeat keeps its work (1s to 24h).
@@ -282,9 +289,10 @@ class TaskOptions(TypedDict, total=False):
         max_wait: How long to wait while Redis or the queue is full (0s to 40m).
     """
 
-    priority: int
     limit: int
-    limits: Mapping[str, int]
+    batch_limit: int
+    limits: Mapping[str, int] | Callable[..., Mapping[str, int]]
+    priority: int
     attempts: int
     backoff: Duration | tuple[Duration, Duration]
     lease: Duration
@@ -311,10 +319,11 @@ class CallOptions(TypedDict, total=False):
     """The options of the request of one call of a task; each may be left out.
 
     Attributes:
+        batch_limit: At most so many workers run calls of one map, group or other request at a time;
+            by default the task's limit, else 3 (1 to 10,000).
+        limits: At most so many calls at a time over all requests of the queue that name the key, as
+            customer-{customer_id} (up to 3).
         priority: The lane: 0 is first, 99 is last (0 to 99).
-        limit: At most so many workers hold parts of it at a time (1 to 10,000).
-        limits: At most so many leases at a time over all requests of the queue that name the key
-            (up to 3).
         attempts: How often a sub-request is tried before it is dead (1 to 100).
         backoff: Pause before another attempt, shortest..longest; 1s means 1s..1s (0s to 24h).
         lease: How long a worker that sends no heartbeat keeps its work (1s to 24h).
@@ -346,9 +355,9 @@ class CallOptions(TypedDict, total=False):
         max_wait: How long to wait while Redis or the queue is full (0s to 40m).
     """
 
+    batch_limit: int
+    limits: Mapping[str, int] | Callable[..., Mapping[str, int]]
     priority: int
-    limit: int
-    limits: Mapping[str, int]
     attempts: int
     backoff: Duration | tuple[Duration, Duration]
     lease: Duration

@@ -17,7 +17,7 @@ from fairlane.protocol.steps import Batch, Command, SingleServer, run_all
 from fairlane.records import KeyPage, KeyState
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from fairlane.options import Limits
 
@@ -52,7 +52,7 @@ async def list_keys(queue: str, most: int = 1_000) -> KeyPage:
 
 async def read_key(queue: str, name: str) -> KeyState:
     """Returns the state of one key, with up to 100 of its holders. Raises InvalidArgument."""
-    keys.check_name("key", name)
+    keys.check_key_name(name)
     text = await Command(b"HGET", keys.of_limits(queue)[3], name)
     found = None if text is None else await _state(queue, name, text.decode())
     if found is None:
@@ -69,11 +69,15 @@ async def set_key(queue: str, name: str, limit: int | None) -> int | None:
     A limit that is taken back stays until nothing uses the key. Work that waits starts as far as
     there is room. Leases above a lower limit end as ever. Raises InvalidArgument.
     """
-    keys.check_name("key", name)
+    keys.check_key_name(name)
     if limit is not None:
         check_whole(f"limit of key {name}", limit, 1, BY_NAME["limit"].most)
+    return await _set(queue, name, limit, "set")
+
+
+async def _set(queue: str, name: str, limit: int | None, by: str) -> int | None:
     names = (*keys.of_limits(queue), keys.limit_key(queue, name))
-    call = scripts.set_key_limit(names, name=name, limit=limit or 0)
+    call = scripts.set_key_limit(names, name=name, limit=limit or 0, by=by)
     reply = await SingleServer(call)
     if reply is None:
         raise InvalidArgument(NO_LIMITS)
@@ -83,10 +87,28 @@ async def set_key(queue: str, name: str, limit: int | None) -> int | None:
     return int(former) if former else None
 
 
+class _LimitText(NamedTuple):
+    """The limit of a key, and who has set it: a person, or a worker for its task."""
+
+    limit: int
+    is_set: bool
+    of_task: int | None
+
+    @staticmethod
+    def of(text: str) -> _LimitText | None:
+        """Returns what a field of the queue's limits says; None if it cannot be read."""
+        limit, _, rest = text.partition(" ")
+        by, _, behind = rest.partition(" ")
+        if not limit.isdecimal():
+            return None
+        number = limit if by == "task" else behind
+        return _LimitText(int(limit), by == "set", int(number) if number.isdecimal() else None)
+
+
 async def _state(queue: str, name: str, text: str) -> KeyState | None:
     """Returns the state of a key whose limit is this text; None if its limit cannot be read."""
-    limit, is_set = _limit_in(text), " " in text
-    if limit is None:
+    stored = _LimitText.of(text)
+    if stored is None:
         return None
     zset = keys.limit_key(queue, name)
     held, called, waiting, holders, first, time = await Batch(
@@ -104,8 +126,9 @@ async def _state(queue: str, name: str, text: str) -> KeyState | None:
     oldest = min(since, default=None)
     return KeyState(
         name=name,
-        limit=limit,
-        is_set=is_set,
+        limit=stored.limit,
+        is_set=stored.is_set,
+        of_task=stored.of_task,
         held=held,
         called=called,
         waiting=waiting,
@@ -113,12 +136,6 @@ async def _state(queue: str, name: str, text: str) -> KeyState | None:
         holders=tuple(dict.fromkeys(raw.partition(b"#")[0].decode() for raw in holders)),
         next_requests=tuple(dict.fromkeys(token.request_id for token in tokens)),
     )
-
-
-def _limit_in(text: str) -> int | None:
-    """Returns the limit in a field of the queue's limits; None if it cannot be read."""
-    limit = text.partition(" ")[0]
-    return int(limit) if limit.isdecimal() else None
 
 
 async def _since(tokens: Sequence[Token]) -> list[int]:
@@ -168,9 +185,65 @@ async def in_force(queue: str, limits: Limits) -> Limits:
     names = [name for name, _ in limits]
     texts = await Command(b"HMGET", keys.of_limits(queue)[3], *names)
     return tuple(
-        (name, limit if text is None else _limit_in(text.decode()) or limit)
+        (name, found.limit if (found := _stored(text)) else limit)
         for (name, limit), text in zip(limits, texts, strict=True)
     )
+
+
+def _stored(text: bytes | None) -> _LimitText | None:
+    return None if text is None else _LimitText.of(text.decode())
+
+
+# ------------------------------------------------------------------ tasks
+
+
+class TaskLimit(NamedTuple):
+    """A task whose limit is not the one that a worker has for it.
+
+    `before` was in force when the worker looked, None = none. `now` is in force after that. If
+    `is_set`, a person has set it.
+    """
+
+    task: str
+    before: int | None
+    now: int | None
+    is_set: bool
+
+
+async def register_tasks(queue: str, wanted: Mapping[str, int | None]) -> list[TaskLimit]:
+    """Sets the limits of tasks, None = it has none; returns those that were others before.
+
+    A number that a person has set stays in force. Raises InvalidArgument if a task has a limit, and
+    no server has all keys.
+    """
+    found = list[TaskLimit]()
+    for task, limit, stored in await _of_tasks(queue, wanted):
+        if limit == (stored.of_task if stored else None):
+            continue
+        await _set(queue, keys.key_of_task(task), limit, "task")
+        is_set, before = bool(stored and stored.is_set), stored.limit if stored else None
+        found.append(TaskLimit(task, before, before if is_set else limit, is_set))
+    return found
+
+
+async def other_limits(queue: str, wanted: Mapping[str, int | None]) -> list[TaskLimit]:
+    """Returns the tasks for which another worker has registered another limit since."""
+    found = list[TaskLimit]()
+    for task, limit, stored in await _of_tasks(queue, wanted):
+        if limit != (stored.of_task if stored else None):
+            now = stored.limit if stored else None
+            found.append(TaskLimit(task, now, now, bool(stored and stored.is_set)))
+    return found
+
+
+async def _of_tasks(
+    queue: str, wanted: Mapping[str, int | None]
+) -> list[tuple[str, int | None, _LimitText | None]]:
+    if not wanted:
+        return []
+    names = [keys.key_of_task(task) for task in wanted]
+    texts = await Command(b"HMGET", keys.of_limits(queue)[3], *names)
+    return [(*one, _stored(text)) for one, text in zip(wanted.items(), texts, strict=True)]
 
 
 class KeyRoom:

@@ -111,7 +111,7 @@ def _limit_now(queue: Queue, name: str) -> int | None:
 
 def _words(one: KeyState) -> str:
     waits = f", the oldest for {ago(one.waits_ms)}" if one.waits_ms is not None else ""
-    by_hand = " (set)" if one.is_set else ""
+    by_hand = " (set)" if one.is_set else " (of the task)" if one.of_task else ""
     return (
         f"{one.held:,} of {one.limit:,}{by_hand} held, {one.called:,} called, "
         f"{one.waiting:,} waiting{waits}"
