@@ -127,9 +127,10 @@ class KeyState:
 
     `is_set`: a person has set the limit, so it stays when the key is not used. `of_task`: the key
     is the limit of a task, and a worker has set it to this number. `called` is work
-    that has room and waits for a worker, or keeps its place while another key is full. `waits_ms`
-    is how long the oldest of the first 100 in line has waited, None = none waits. `holders` and
-    `next_requests` are up to 100 requests that hold the key, and that come next.
+    that has room and waits for a worker, or keeps its place while another key is full. `holders`
+    and `next_requests` are up to 100 requests that hold the key, and that come next, up to 10 in a
+    list of keys. `waits_ms` is how long the oldest of those that come next has waited, None = none
+    waits.
     """
 
     name: str

@@ -13,7 +13,7 @@ from fairlane.options_table import BY_NAME
 from fairlane.protocol import keys, request_hash, scripts
 from fairlane.protocol.request_hash import as_text, hmget, parse_fields
 from fairlane.protocol.server_info import time_ms
-from fairlane.protocol.steps import Batch, Command, SingleServer, run_all
+from fairlane.protocol.steps import Command, SingleServer, run_all
 from fairlane.records import KeyPage, KeyState
 
 if TYPE_CHECKING:
@@ -26,7 +26,8 @@ _SCAN = 500  # keys of one reply
 _CHECKED = 100  # keys that one script checks
 _ENTRIES = 10_000  # of the keys that one script checks
 _PAGE = 1_000  # entries of one reply
-_SHOWN = 100  # leases and tokens of one key
+_SHOWN = 100  # leases and tokens of one key ...
+_SHOWN_OF_EACH = 10  # ... and of each key of a list
 
 
 class InKeys(NamedTuple):
@@ -46,21 +47,21 @@ async def list_keys(queue: str, most: int = 1_000) -> KeyPage:
         if cursor == b"0":
             break
     chosen = sorted(found)[:most]
-    states = [await _state(queue, name, found[name]) for name in chosen]
-    return KeyPage([one for one in states if one is not None], more=len(found) > len(chosen))
+    states = await _states(queue, {name: found[name] for name in chosen}, _SHOWN_OF_EACH)
+    return KeyPage(states, more=len(found) > len(chosen))
 
 
 async def read_key(queue: str, name: str) -> KeyState:
     """Returns the state of one key, with up to 100 of its holders. Raises InvalidArgument."""
     keys.check_key_name(name)
     text = await Command(b"HGET", keys.of_limits(queue)[3], name)
-    found = None if text is None else await _state(queue, name, text.decode())
-    if found is None:
+    found = [] if text is None else await _states(queue, {name: text.decode()}, _SHOWN)
+    if not found:
         raise InvalidArgument(
             f"key {name} is not in use in queue {queue}: a request names it, or `fairlane key set` "
             "sets its limit"
         )
-    return found
+    return found[0]
 
 
 async def set_key(queue: str, name: str, limit: int | None) -> int | None:
@@ -105,52 +106,60 @@ class _LimitText(NamedTuple):
         return _LimitText(int(limit), by == "set", int(number) if number.isdecimal() else None)
 
 
-async def _state(queue: str, name: str, text: str) -> KeyState | None:
-    """Returns the state of a key whose limit is this text; None if its limit cannot be read."""
-    stored = _LimitText.of(text)
-    if stored is None:
-        return None
-    zset = keys.limit_key(queue, name)
-    held, called, waiting, holders, first, time = await Batch(
-        [
-            Command(b"ZCOUNT", zset, b"-inf", b"(0"),
-            Command(b"ZCOUNT", zset, 0, b"(%d" % (LINE - 1)),
-            Command(b"ZCOUNT", zset, LINE, b"+inf"),
-            Command(b"ZRANGEBYSCORE", zset, b"-inf", b"(0", b"LIMIT", 0, _SHOWN),
-            Command(b"ZRANGEBYSCORE", zset, LINE, b"+inf", b"LIMIT", 0, _SHOWN),
-            Command(b"TIME"),
-        ]
-    )
-    tokens = [token for raw in first if (token := parse(raw)) is not None]
-    since = await _since(tokens)
-    oldest = min(since, default=None)
-    return KeyState(
-        name=name,
-        limit=stored.limit,
-        is_set=stored.is_set,
-        of_task=stored.of_task,
-        held=held,
-        called=called,
-        waiting=waiting,
-        waits_ms=None if oldest is None else max(0, time_ms(time) - oldest),
-        holders=tuple(dict.fromkeys(raw.partition(b"#")[0].decode() for raw in holders)),
-        next_requests=tuple(dict.fromkeys(token.request_id for token in tokens)),
-    )
+async def _states(queue: str, found: Mapping[str, str], shown: int) -> list[KeyState]:
+    """Returns the states of keys with these texts of limits; leaves out a text of no limit.
+
+    Up to `shown` holders and tokens in line are read of each.
+    """
+    stored = {name: one for name, text in found.items() if (one := _LimitText.of(text))}
+    reads = [part for name in stored for part in _reads(keys.limit_key(queue, name), shown)]
+    replies = await run_all([*reads, Command(b"TIME")])
+    now_ms, each = time_ms(replies[-1]), len(reads) // max(1, len(stored))
+    rows = [replies[at : at + each] for at in range(0, len(reads), each or 1)]
+    lines = [[token for raw in row[-1] if (token := parse(raw)) is not None] for row in rows]
+    since = iter(await _since([token for line in lines for token in line]))
+    states = list[KeyState]()
+    for (name, one), row, line in zip(stored.items(), rows, lines, strict=True):
+        held, called, waiting, holders, _ = row
+        oldest = min((at for _ in line if (at := next(since)) is not None), default=None)
+        states.append(
+            KeyState(
+                name=name,
+                limit=one.limit,
+                is_set=one.is_set,
+                of_task=one.of_task,
+                held=held,
+                called=called,
+                waiting=waiting,
+                waits_ms=None if oldest is None else max(0, now_ms - oldest),
+                holders=tuple(dict.fromkeys(raw.partition(b"#")[0].decode() for raw in holders)),
+                next_requests=tuple(dict.fromkeys(token.request_id for token in line)),
+            )
+        )
+    return states
 
 
-async def _since(tokens: Sequence[Token]) -> list[int]:
-    """Returns since when the permits of these tokens have been queued, ms; without stale ones."""
+def _reads(zset: bytes, shown: int) -> list[Command]:
+    return [
+        Command(b"ZCOUNT", zset, b"-inf", b"(0"),
+        Command(b"ZCOUNT", zset, 0, b"(%d" % (LINE - 1)),
+        Command(b"ZCOUNT", zset, LINE, b"+inf"),
+        Command(b"ZRANGEBYSCORE", zset, b"-inf", b"(0", b"LIMIT", 0, shown),
+        Command(b"ZRANGEBYSCORE", zset, LINE, b"+inf", b"LIMIT", 0, shown),
+    ]
+
+
+async def _since(tokens: Sequence[Token]) -> list[int | None]:
+    """Returns since when the permits of these tokens have been queued, ms; None = it is stale."""
     texts = await run_all([Command(b"HGET", keys.permits(one.request_id), one.k) for one in tokens])
     born = await run_all([hmget(one.request_id, "born") for one in tokens])
-    found = list[int]()
+    found = list[int | None]()
     for token, text, row in zip(tokens, texts, born, strict=True):
         fields = {token.k: text.decode()} if text else {}
         queued = [one for one in request_hash.queued(fields) if one.g == token.g]
         (began,) = parse_fields(("born",), row)
-        if queued:
-            found.append(queued[0].since_ms)
-        elif text is None and began:
-            found.append(int(began))
+        since = int(began) if text is None and began else None
+        found.append(queued[0].since_ms if queued else since)
     return found
 
 
