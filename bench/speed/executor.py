@@ -56,7 +56,7 @@ def of_fairlane(url: str, most: int) -> float:
     if pid == 0:
         os._exit(workers_of([app], processes=PROCESSES)[0].run())
     try:
-        with Executor(app, limit=PROCESSES) as executor:
+        with Executor(app, max_workers=PROCESSES) as executor:
             list(executor.map(task, [most] * PROCESSES))
             before = time.perf_counter()
             checked(list(executor.map(task, [most] * calls)), most)

@@ -6,7 +6,11 @@ seconds, text such as "500ms", "30s", "5m" or "24h", or a timedelta.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping  # noqa: TC003  typing.get_type_hints reads these
+from collections.abc import (  # noqa: TC003  typing.get_type_hints reads these
+    Callable,
+    Iterable,
+    Mapping,
+)
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import TypedDict
@@ -272,10 +276,13 @@ class TaskOptions(TypedDict, total=False):
     """The options of a task; each may be left out.
 
     Attributes:
+        limit: At most so many calls of the task run at a time, over all requests and machines (1 to
+            10,000).
+        batch_limit: At most so many workers run calls of one map, group or other request at a time;
+            by default the task's limit, else 3 (1 to 10,000).
+        limits: At most so many calls at a time over all requests of the queue that name the key, as
+            customer-{customer_id} (up to 3).
         priority: The lane: 0 is first, 99 is last (0 to 99).
-        limit: At most so many workers hold parts of it at a time (1 to 10,000).
-        limits: At most so many leases at a time over all requests of the queue that name the key
-            (up to 3).
         order_key: Requests of the queue with this key run one after the other, in their order.
         order_on_dead: Whether those behind a request that has dead sub-requests go on (else: stop)
             (go_on, stop).
@@ -305,9 +312,10 @@ class TaskOptions(TypedDict, total=False):
         max_wait: How long to wait while Redis or the queue is full (0s to 40m).
     """
 
-    priority: int
     limit: int
-    limits: Mapping[str, int]
+    batch_limit: int
+    limits: Mapping[str, int] | Callable[..., Mapping[str, int]]
+    priority: int
     order_key: str
     order_on_dead: str
     attempts: int
@@ -336,10 +344,11 @@ class CallOptions(TypedDict, total=False):
     """The options of the request of one call of a task; each may be left out.
 
     Attributes:
+        batch_limit: At most so many workers run calls of one map, group or other request at a time;
+            by default the task's limit, else 3 (1 to 10,000).
+        limits: At most so many calls at a time over all requests of the queue that name the key, as
+            customer-{customer_id} (up to 3).
         priority: The lane: 0 is first, 99 is last (0 to 99).
-        limit: At most so many workers hold parts of it at a time (1 to 10,000).
-        limits: At most so many leases at a time over all requests of the queue that name the key
-            (up to 3).
         order_key: Requests of the queue with this key run one after the other, in their order.
         order_on_dead: Whether those behind a request that has dead sub-requests go on (else: stop)
             (go_on, stop).
@@ -374,9 +383,9 @@ class CallOptions(TypedDict, total=False):
         max_wait: How long to wait while Redis or the queue is full (0s to 40m).
     """
 
+    batch_limit: int
+    limits: Mapping[str, int] | Callable[..., Mapping[str, int]]
     priority: int
-    limit: int
-    limits: Mapping[str, int]
     order_key: str
     order_on_dead: str
     attempts: int

@@ -35,7 +35,7 @@ from fairlane.options_table import (
     Option,
     field_of,
 )
-from fairlane.protocol.keys import check_name, new_id
+from fairlane.protocol.keys import check_key_name, check_name, new_id
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -248,14 +248,19 @@ def _check_names(option: Option, _: str, names: object) -> None:
         check_name(kind, name)
 
 
-def _check_limits(option: Option, _: str, limits: Any) -> None:
-    if len(limits) > option.most:
-        raise InvalidArgument(
-            f"{len(limits):,} keys are too many: a request names at most {option.most}"
-        )
+def _check_limits(_: Option, __: str, limits: Any) -> None:
+    check_limits(limits)
+
+
+def check_limits(limits: Limits) -> Limits:
+    """Returns keys that a request may name. Raises InvalidArgument."""
+    most = BY_NAME["limits"].most
+    if len(limits) > most:
+        raise InvalidArgument(f"{len(limits):,} keys are too many: a request names at most {most}")
     for name, limit in limits:
-        check_name("key", name)
+        check_key_name(name)
         check_whole(f"limit of key {name}", limit, 1, BY_NAME["limit"].most)
+    return limits
 
 
 def _check_choice(option: Option, called: str, value: object) -> None:

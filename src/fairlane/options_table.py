@@ -21,6 +21,7 @@ CHOICE = "choice"  # one of `most`
 FLAG = "flag"
 KEY = "key"  # a flag, or in Python a function of a body
 LIMITS = "limits"  # names, each with a limit: a dict, or text such as "api=10,customer-42=3"
+KEYS_OF_CALL = "keys of a call"  # LIMITS whose names may have arguments, or a function of them
 
 
 class Option(NamedTuple):
@@ -28,8 +29,9 @@ class Option(NamedTuple):
 
     `where` names the places, besides single requests in the library, on the command line and over
     HTTP, that have the option: `many` requests of one call; a `task`, and with it each call; only a
-    `call` of a task; a `schedule`; a `step` of a flow; `set`, which changes a request; a `sink` of
-    Spark. `stored` is "policy", or the option's line among the extras (lib/create.lua).
+    `call` of a task; only the `registration` of a task; a `schedule`; a `step` of a flow; `set`,
+    which changes a request; a `sink` of Spark. `stored` is "policy", or the option's line among the
+    extras (lib/create.lua).
     """
 
     name: str
@@ -48,9 +50,9 @@ OPTIONS = (
     Option("priority", WHOLE, 0, 99, "", settings.DEFAULT_PRIORITY, "policy",
            "many task schedule step set sink", "The lane: 0 is first, 99 is last."),
     Option("limit", WHOLE, 1, 10_000, "workers", settings.DEFAULT_LIMIT, "policy",
-           "task schedule step set sink", "At most so many workers hold parts of it at a time."),
+           "schedule step set sink", "At most so many workers hold parts of it at a time."),
     Option("limits", LIMITS, 0, 3, "key", None, "limits",
-           "many task schedule step sink",
+           "many schedule step sink",
            "At most so many leases at a time over all requests of the queue that name the key."),
     Option("order_key", NAME, None, None, "", None, "order",
            "many task schedule step sink",
@@ -126,6 +128,17 @@ SUBMISSION = (
     Option("max_wait", DURATION, "0s", "40m", "", "0s", "",
            "task", "How long to wait while Redis or the queue is full."),
 )  # fmt: skip
+# Of a task, where they mean another thing than the options of a request that have their names.
+OF_TASK = (
+    Option("limit", WHOLE, 1, 10_000, "calls", None, "", "registration",
+           "At most so many calls of the task run at a time, over all requests and machines."),
+    Option("batch_limit", WHOLE, 1, 10_000, "workers", None, "", "task",
+           "At most so many workers run calls of one map, group or other request at a time; by "
+           "default the task's limit, else 3."),
+    Option("limits", KEYS_OF_CALL, 0, 3, "key", None, "", "task",
+           "At most so many calls at a time over all requests of the queue that name the key, as "
+           "customer-{customer_id}."),
+)  # fmt: skip
 BY_NAME = {option.name: option for option in (*OPTIONS, *SUBMISSION)}
 # The field of Policy, where it is not the name of the option; "" = a part of another field.
 _FIELDS = {"run_at": "start_ms", "rate": "rates", "burst": "", "rate_key": "", "weight": ""}
@@ -133,7 +146,8 @@ _FIELDS = {"run_at": "start_ms", "rate": "rates", "burst": "", "rate_key": "", "
 
 def options_of(*places: str) -> tuple[Option, ...]:
     """Returns the options of these places."""
-    return tuple(option for option in BY_NAME.values() if {*places} & {*option.where.split()})
+    every = (*OF_TASK, *BY_NAME.values())
+    return tuple(option for option in every if {*places} & {*option.where.split()})
 
 
 def field_of(option: Option) -> str:
@@ -146,7 +160,7 @@ def range_text(option: Option) -> str:
     """Returns the range for people: `1s to 24h`, `keep, replace, debounce`, "" = any value."""
     if option.kind == CHOICE:
         return ", ".join(option.most)
-    if option.kind in {NAMES, LIMITS}:
+    if option.kind in {NAMES, LIMITS, KEYS_OF_CALL}:
         return f"up to {option.most}"
     if option.least is None:
         return ""

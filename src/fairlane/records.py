@@ -128,10 +128,12 @@ class Progress(RequestCounts):
 class KeyState:
     """A key of a queue: its limit, and what holds it and waits for it now.
 
-    `is_set`: a person has set the limit, so it stays when the key is not used. `called` is work
-    that has room and waits for a worker, or keeps its place while another key is full. `waits_ms`
-    is how long the oldest of the first 100 in line has waited, None = none waits. `holders` and
-    `next_requests` are up to 100 requests that hold the key, and that come next.
+    `is_set`: a person has set the limit, so it stays when the key is not used. `of_task`: the key
+    is the limit of a task, and a worker has set it to this number. `called` is work
+    that has room and waits for a worker, or keeps its place while another key is full. `holders`
+    and `next_requests` are up to 100 requests that hold the key, and that come next, up to 10 in a
+    list of keys. `waits_ms` is how long the oldest of those that come next has waited, None = none
+    waits.
 
     `is_order`: it is an order key. One request has it from its start to its end, and those that
     wait for the turn are counted, from their submission on. `stopped_by` is a request that ended
@@ -141,6 +143,7 @@ class KeyState:
     name: str
     limit: int
     is_set: bool
+    of_task: int | None
     held: int
     called: int
     waiting: int

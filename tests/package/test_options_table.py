@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from fairlane import InvalidArgument, option_types, settings
+from fairlane import App, InvalidArgument, option_types, settings
 from fairlane.cli.commands import change, schedule, submit
 from fairlane.cli.options import flag_of
 from fairlane.operations.create import policy_text
@@ -26,7 +26,6 @@ from fairlane.options import plain_options, policy_of, read_option
 from fairlane.options_table import BY_NAME, DURATION, OPTIONS, PAUSE, options_of
 from fairlane.protocol.lua import lua_folder
 from fairlane.protocol.request_hash import PACKED
-from fairlane.tasks.options import call_options
 from fairlane.web.schemas import Changes, Options, RecurringOptions
 from tests.support.options import PAGE, TYPES, page_text, types_text
 from tests.support.run.for_each import for_each
@@ -76,8 +75,9 @@ def test_the_generated_files_are_those_of_the_table():
 def test_each_place_has_the_options_of_the_table():
     hints = typing.get_type_hints
     for kind, places in (
-        ("RequestOptions", ()), ("SharedOptions", ("many",)), ("TaskOptions", ("task",)),
-        ("CallOptions", ("task", "call")), ("ScheduleOptions", ("schedule",)),
+        ("RequestOptions", ()), ("SharedOptions", ("many",)),
+        ("TaskOptions", ("registration", "task")), ("CallOptions", ("task", "call")),
+        ("ScheduleOptions", ("schedule",)),
         ("StepOptions", ("step",)), ("ChangeOptions", ("set",)),
     ):  # fmt: skip
         assert set(hints(getattr(option_types, kind))) == names(*places), kind
@@ -104,7 +104,7 @@ def test_an_option_is_refused_where_the_table_does_not_have_it(name: str):
     for place, check in (
         ("schedule", lambda: define(cron="* * * * *", bodies=["x"], **given)),
         ("step", lambda: check_step(Step("a", options=given), "step a")),
-        ("call", lambda: call_options("t", given)),
+        ("call", lambda: App("q").task(name="t")(lambda: None).with_options(**given)),
     ):
         if {*given} <= (names("task", "call") if place == "call" else names(place)):
             check()

@@ -154,7 +154,8 @@ def accepted(lane: Lane, held: Held) -> dict[str, Call]:
         "rate_queue": Call((CONF,), {"interval": 10_000, "burst": 5}),
         "place_tokens": Call(keys.of_limits("req")[:3], {"rows": [5, "r1#0.9%x=1"]}),
         "set_key_limit": Call(
-            (*keys.of_limits("req"), keys.limit_key("req", "x")), {"name": "x", "limit": 2}
+            (*keys.of_limits("req"), keys.limit_key("req", "x")),
+            {"name": "x", "limit": 2, "by": "set"},
         ),
         "resume_key": Call((*keys.of_limits("req"), keys.limit_key("req", "!x")), {"name": "!x"}),
         "check_keys": Call(keys.of_limits("req"), {"names": ["x"]}),

@@ -16,6 +16,7 @@ from fairlane.options_table import (
     DURATION,
     FLAG,
     KEY,
+    KEYS_OF_CALL,
     LIMITS,
     MOMENT,
     NAMES,
@@ -46,7 +47,11 @@ seconds, text such as "500ms", "30s", "5m" or "24h", or a timedelta.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping  # noqa: TC003  typing.get_type_hints reads these
+from collections.abc import (  # noqa: TC003  typing.get_type_hints reads these
+    Callable,
+    Iterable,
+    Mapping,
+)
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import TypedDict
@@ -66,6 +71,7 @@ TYPE = {
     FLAG: "bool",
     KEY: "bool | Key",
     LIMITS: "Mapping[str, int]",
+    KEYS_OF_CALL: "Mapping[str, int] | Callable[..., Mapping[str, int]]",
 }
 STORED = {
     WHOLE: "int",
@@ -84,7 +90,7 @@ CLASSES = (
     ("SharedOptions", "The options that the requests of one call share", ("many",)),
     ("ScheduleOptions", "The options of the requests of a schedule", ("schedule",)),
     ("StepOptions", "The options of the request of a step of a flow", ("step",)),
-    ("TaskOptions", "The options of a task", ("task",)),
+    ("TaskOptions", "The options of a task", ("registration", "task")),
     ("CallOptions", "The options of the request of one call of a task", ("task", "call")),
     ("ChangeOptions", "The options that can be changed of a request", ("set",)),
 )

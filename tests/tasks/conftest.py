@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import logging
 from typing import TYPE_CHECKING
 
 import pytest
@@ -44,3 +45,15 @@ def program(redis_url: str, tmp_path: Path) -> Iterator[Program]:
     """Makes `fairlane` with FAIRLANE_REDIS, in an empty folder."""
     with contextlib.closing(Program(tmp_path, redis_url)) as made:
         yield made
+
+
+@pytest.fixture
+def worker_log() -> Iterator[list[str]]:
+    """Returns what the workers of this process log."""
+    lines: list[str] = []
+    handler = logging.Handler()
+    handler.emit = lambda record: lines.append(record.getMessage())  # type: ignore[method-assign]
+    log = logging.getLogger("fairlane.worker")
+    log.addHandler(handler)
+    yield lines
+    log.removeHandler(handler)

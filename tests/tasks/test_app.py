@@ -24,7 +24,8 @@ def some(n: int) -> int:
 @for_each(
     "options, submitted",
     [
-        ({"priority": 0, "limit": 10, "attempts": 3}, {"priority": 0, "limit": 10, "attempts": 3}),
+        ({"priority": 0, "attempts": 3}, {"priority": 0, "attempts": 3}),
+        ({"batch_limit": 10}, {"limit": 10}),
         ({"backoff": "1s..1m"}, {"backoff": (1.0, 60.0)}),
         ({"time_limit": 30}, {"time_limit": 30.0}),
         ({"deadline": "2h", "retain": "7d"}, {"deadline": 7200.0, "retain": 604800.0}),
@@ -39,8 +40,8 @@ def test_an_option_is_what_a_request_gets(options: dict[str, Any], submitted: di
 
 
 def test_with_options_keeps_the_others_and_changes_no_task():
-    task = App("images").task(priority=3, limit=2)(some)
-    other = task.with_options(limit=9, id="monday")
+    task = App("images").task(priority=3, batch_limit=2)(some)
+    other = task.with_options(batch_limit=9, id="monday")
     assert other._options == {"priority": 3, "limit": 9, "id": "monday"}
     assert task._options == {"priority": 3, "limit": 2}
 

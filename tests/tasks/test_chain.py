@@ -137,7 +137,7 @@ def test_what_is_not_valid_is_refused_and_nothing_is_written(app: App, redis_cli
         (lambda: chain(fetch.s("a"), fetch.s("b")).submit(), ArgumentsRefused, "too many"),
         (lambda: chain(fetch.s("a"), fetch.s(nam=1)).submit(), ArgumentsRefused, "nam"),
         (lambda: chain(fetch.s()).submit(), ArgumentsRefused, "name"),
-        (lambda: group(fetch.s("a")).submit(limit=0), InvalidArgument, "limit 0"),
+        (lambda: group(fetch.s("a")).submit(batch_limit=0), InvalidArgument, "limit 0"),
         (
             lambda: chain(fetch.s("a"), fetch.with_options(id="x").s()).submit(),
             *(InvalidArgument, r"task fetch of a chain has the id x: .* chain\(...\).submit\(id="),

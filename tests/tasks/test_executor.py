@@ -106,7 +106,7 @@ def worker(app: App, program: Program) -> Iterator[Callable[[], None]]:
 def test_calls_run_on_a_worker_and_each_future_has_its_result(
     app: App, tasks: dict[str, Any], worker: object
 ):
-    with Executor(app, limit=8, priority=5, attempts=2, backoff="1ms") as executor:
+    with Executor(app, max_workers=8, priority=5, attempts=2, backoff="1ms") as executor:
         futures = {executor.submit(tasks["double"], n): n for n in range(2_500)}
         assert [future.result(20) for future in futures] == [2 * n for n in range(2_500)]
         assert executor.submit(double, n=4).result(20) == 8  # the function of the task
@@ -144,7 +144,7 @@ def test_the_standard_functions_wait_for_its_futures(
 def test_no_more_workers_than_the_limit_run_its_calls(
     app: App, tasks: dict[str, Any], worker: Callable[[], None], program: Program
 ):
-    with Executor(app, limit=2) as executor:
+    with Executor(app, max_workers=2) as executor:
         futures = [executor.submit(tasks["slow"], n) for n in range(3)]
         wait_until(lambda: len(list(program.folder.glob("running-*"))) == 2)
         (request,) = app.queue.status().requests
@@ -158,7 +158,7 @@ def test_no_more_workers_than_the_limit_run_its_calls(
 
 def test_a_call_that_is_not_sent_can_be_cancelled(app: App, tasks: dict[str, Any]):
     """Nothing runs here, so only twice the limit is sent."""
-    executor = Executor(app, limit=2)
+    executor = Executor(app, max_workers=2)
     futures = [executor.submit(tasks["double"], n) for n in range(9)]
     wait_until(futures[3].running)
     assert [future.running() for future in futures] == [True] * 4 + [False] * 5
@@ -180,7 +180,7 @@ def test_a_call_that_is_not_sent_can_be_cancelled(app: App, tasks: dict[str, Any
 @pytest.mark.parametrize("way", ["submit", "map"])
 def test_a_shutdown_takes_back_the_calls_that_are_sent(app: App, tasks: dict[str, Any], way: str):
     """No worker has begun them."""
-    executor = Executor(app, limit=2)
+    executor = Executor(app, max_workers=2)
     if way == "map":
         executor.map(tasks["double"], range(9))
         wait_until(lambda: app.queue.status().requests)
@@ -200,7 +200,7 @@ def test_a_shutdown_takes_back_the_calls_that_are_sent(app: App, tasks: dict[str
 def test_a_shutdown_lets_the_calls_end_that_a_worker_has_begun(
     app: App, tasks: dict[str, Any], worker: Callable[[], None], program: Program
 ):
-    executor = Executor(app, limit=1)
+    executor = Executor(app, max_workers=1)
     futures = [executor.submit(tasks["slow"], n) for n in range(3)]
     wait_until((program.folder / "running-0").exists)
     executor.shutdown(wait=False, cancel_futures=True)
@@ -271,7 +271,7 @@ def test_a_request_with_very_many_calls_is_followed_by_another(
     app: App, tasks: dict[str, Any], monkeypatch: pytest.MonkeyPatch, worker: object
 ):
     monkeypatch.setattr(call_stream, "_MOST_CALLS", 10)
-    with Executor(app, limit=3) as executor:
+    with Executor(app, max_workers=3) as executor:
         futures = [executor.submit(tasks["double"], n) for n in range(40)]
         assert [future.result(20) for future in futures] == [2 * n for n in range(40)]
     endings = list(app.queue.completions("0", follow=False))
@@ -312,7 +312,7 @@ def test_a_cancelled_request_ends_its_futures(app: App, tasks: dict[str, Any]):
 
 def test_calls_without_room_are_refused_and_later_ones_run(app: App, tasks: dict[str, Any]):
     app.queue.set_max_waiting(2)
-    executor = Executor(app, limit=9)
+    executor = Executor(app, max_workers=9)
     futures = [executor.submit(tasks["double"], n) for n in range(2)]
     wait_until(futures[1].running)
     wait_until(lambda: app.queue.status().requests)
@@ -331,7 +331,7 @@ def test_a_request_stays_open_while_long_calls_run(
     app: App, tasks: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ):
     monkeypatch.setattr(settings, "OPEN_MS", 200)
-    executor = Executor(app, limit=1)
+    executor = Executor(app, max_workers=1)
     future = executor.submit(tasks["double"], 1)
     wait_until(lambda: app.queue.status().requests)
     (request,) = app.queue.status().requests
@@ -420,7 +420,7 @@ def test_an_error_of_reading_breaks_the_executor(
 
 @pytest.mark.rest
 def test_a_shutdown_waits_for_the_calls_of_a_map(app: App, tasks: dict[str, Any], worker: object):
-    executor = Executor(app, limit=1)
+    executor = Executor(app, max_workers=1)
     values = executor.map(tasks["double"], range(300))
     executor.shutdown()
     (ending,) = app.queue.completions("0", follow=False)
@@ -442,7 +442,7 @@ def test_without_redis_every_future_has_the_error():
 
 
 def test_the_results_of_a_map_come_in_order(app: App, tasks: dict[str, Any], worker: object):
-    with Executor(app, limit=4, attempts=1) as executor:
+    with Executor(app, max_workers=4, attempts=1) as executor:
         found = executor.map(tasks["double"], range(1_000), chunksize=50)
         assert list(found) == [2 * n for n in range(1_000)]
         assert list(executor.map(double, [])) == []
@@ -460,7 +460,7 @@ def test_a_map_that_cannot_be_called_sends_nothing(app: App, tasks: dict[str, An
 
 
 def test_a_map_has_a_timeout_and_cancels_what_is_not_sent(app: App, tasks: dict[str, Any]):
-    executor = Executor(app, limit=2)
+    executor = Executor(app, max_workers=2)
     values = executor.map(tasks["double"], range(9), timeout=0)
     wait_until(lambda: app.queue.status().requests)
     with pytest.raises(TimeoutError):
@@ -495,28 +495,32 @@ def test_only_tasks_of_the_app_can_be_called(app: App, tasks: dict[str, Any], wa
     assert app.queue.status().requests == ()
 
 
+def wrongly(**options: Any) -> Any:
+    """Returns options that a type checker refuses."""
+    return options
+
+
 def test_wrong_options_are_refused(app: App):
     with pytest.raises(ArgumentsRefused, match="option workers is not valid"):
         Executor(app, workers=3)  # type: ignore[call-arg]
     for wrong, why in [
         (0, "max_workers must be greater than 0: 0 is not valid"),
-        (10_001, "limit 10001"),
+        (10_001, "max_workers 10001"),
         ("3", "max_workers '3' is not valid"),
         (True, "max_workers True is not valid"),
     ]:
         with pytest.raises(InvalidArgument, match=f"executor: {why}"):
             Executor(app, max_workers=wrong)  # type: ignore[arg-type]
-    with pytest.raises(InvalidArgument, match="max_workers and limit are the same"):
-        Executor(app, max_workers=3, limit=3)
+    for name in ("limit", "batch_limit"):
+        with pytest.raises(ArgumentsRefused, match=f"executor: option {name} is not one"):
+            Executor(app, **wrongly(**{name: 3}))
     assert (
         repr(Executor(app, 3))
-        == repr(Executor(app, limit=3))
-        == "<Executor of app images, limit 3>"
+        == repr(Executor(app, max_workers=3))
+        == "<Executor of app images, max_workers 3>"
     )
     with pytest.raises(InvalidArgument, match="executor: option delay is not valid, because only"):
         Executor(app, delay=2)
-    with pytest.raises(InvalidArgument, match="executor: limit 0"):
-        Executor(app, limit=0)
 
 
 def test_a_pace_counts_what_ended_within_a_second():

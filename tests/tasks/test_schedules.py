@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -11,7 +10,7 @@ from fairlane import App, ArgumentsRefused, InvalidArgument
 from fairlane.tasks.serve import workers_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable
 
 
 def report(day: str = "today") -> str:
@@ -25,18 +24,6 @@ def names(app: App) -> list[str]:
 def tidy(app: App) -> None:
     for name in names(app):
         app.queue.schedules.remove(name)
-
-
-@pytest.fixture
-def worker_log() -> Iterator[list[str]]:
-    """Returns what the workers of this process log."""
-    lines: list[str] = []
-    handler = logging.Handler()
-    handler.emit = lambda record: lines.append(record.getMessage())  # type: ignore[method-assign]
-    log = logging.getLogger("fairlane.worker")
-    log.addHandler(handler)
-    yield lines
-    log.removeHandler(handler)
 
 
 def test_a_worker_adds_the_schedules_of_its_app(app: App, work: Callable[[], int]):

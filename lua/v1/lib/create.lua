@@ -72,8 +72,8 @@ local NOTHING = {}
 local function are_limits(text)
   local seen, count = {}, 0
   for part in string.gmatch(text .. ",", "([^,]*),") do
-    local name, limit = string.match(part, "^([%w_.:-]+)=([1-9]%d*)$")
-    if not name or seen[name] or #name > 128 or tonumber(limit) > 10000 then
+    local name, limit = string.match(part, "^([%w_.:/-]+)=([1-9]%d*)$")
+    if not name or string.find(string.gsub(name, "^task/", ""), "^[^/]+$") == nil or seen[name] or #name > 128 or tonumber(limit) > 10000 then
       return false
     end
     seen[name], count = true, count + 1
@@ -108,7 +108,7 @@ end
 
 -- @rare
 local function parse_extras(text)
-  local patterns = {limits = "^[%w_.:-]+=[1-9]%d*[%w_.:=,-]*$", order = "^[%w_.:-]+$", on_dead = "^stop$", distinct = "^1$", unique = "^%d+:%x+$", parent = "^[%w_.:-]+$", tags = "^[%w_.:-][%w_.:,-]*$", tenant = "^[%w_.:-]+$", share = "^[1-9]%d?%d?$", delay = "^%d+$", start = "^%d+$",
+  local patterns = {limits = "^[%w_.:/-]+=[1-9]%d*[%w_.:/=,-]*$", order = "^[%w_.:-]+$", on_dead = "^stop$", distinct = "^1$", unique = "^%d+:%x+$", parent = "^[%w_.:-]+$", tags = "^[%w_.:-][%w_.:,-]*$", tenant = "^[%w_.:-]+$", share = "^[1-9]%d?%d?$", delay = "^%d+$", start = "^%d+$",
     ageing = "^[1-9]%d*$", flow = "^[%w_.:-]+ %d+ %d+ [%w_.:-]+$", feed = "^%l+ [%w_.:,-]+ [%l,]+ [%w_.:-]+ %d+ ?[%x.]*$", after = "^%l+:[%w_.:-][%w_.:,|-]*$",
     rates = "^%d+ ", by = "^[%w_.:-]+$", trace = "^%x%x%-%x+%-%x+%-%x%x ?[!-~]*$"}
   local found = {}
@@ -272,7 +272,7 @@ local function enqueue_error(new)
 end
 
 -- Returns why a new request cannot have its keys, or nil: a queue that is spread over shards has none, and a key in use has one
--- limit.
+-- limit. A task's limit is none of its calls' business: while a deployment changes it, they bring the one or the other.
 -- @rare
 local function limits_error(new, shards)
   if shards and shards ~= "" then
@@ -282,7 +282,7 @@ local function limits_error(new, shards)
   local home = "{" .. new.queue .. "}"
   for _, key in ipairs(each_key(home, new.extras.limits or "")) do
     local limit = limit_in_force(home, key.name)
-    if limit and limit ~= key.declared then
+    if limit and limit ~= key.declared and string.sub(key.name, 1, 5) ~= "task/" then
       return redis.error_reply("REFUSED key " .. key.name .. " has the limit " .. limit .. " in queue " .. new.queue .. ", not "
         .. key.declared .. ": submit with " .. limit .. ", or change it with `fairlane key set " .. key.name .. " "
         .. key.declared .. " --queue " .. new.queue .. "`")

@@ -9,8 +9,9 @@
 --   LINE + rank    <token>        it waits for room in this key, and is in no lane
 --   LINE - 1       %<name>        a note: the line of this other key was not worked off
 -- rank = lane * RANKS + ticket. All keys of a queue share it. So two requests never wait for each other.
--- {queue}:limits has name -> limit of each key that is used, and "<limit> set" of those that a person has set. {queue}:conf has
--- kept:<name> -> the token that kept its place in a key.
+-- {queue}:limits has name -> limit of each key that is used, "<limit> task" of those that a worker has set for its task, and
+-- "<limit> set" of those that a person has set, with the number of the task behind it. {queue}:conf has kept:<name> -> the token
+-- that kept its place in a key.
 -- A token has its keys behind it, each with the limit that its producer named: "<id>#<k>.<g>@<turn>%<name>=<limit>,...".
 --
 -- An order key is a key "!<name>", which one request has at a time, in the order of submission: a token has "!<name>=<place>".
@@ -171,7 +172,7 @@ end
 local function call_next(home, key)
   local NOTES = 8  -- lines that a call works off because of notes
   local last = redis.call("ZRANGE", key.set, -1, -1, "WITHSCORES")
-  if not last[1] then  -- it is not in use: its limit is forgotten, unless a person has set it
+  if not last[1] then  -- it is not in use: its limit is forgotten, unless it was set
     local text = redis.call("HGET", home .. ":limits", key.name)
     if text and not string.find(text, " ", 1, true) then
       redis.call("HDEL", home .. ":limits", key.name)

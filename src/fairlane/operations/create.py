@@ -67,7 +67,7 @@ if TYPE_CHECKING:
 Chunk = list[bytes]
 NO_LIMITS = (
     "limits by key need a Redis where one server has all keys, which a cluster has not: "
-    "leave out `limits`, or use a single server or Sentinel"
+    "leave out `limits` and the limit of a task, or use a single server or Sentinel"
 )
 _DIGITS = 32  # of a link, hex: 128 bits
 VERSION = b"fairlane request 1"  # changes with the format of the digest

@@ -13,11 +13,11 @@ from fairlane.options_table import BY_NAME
 from fairlane.protocol import keys, request_hash, scripts
 from fairlane.protocol.request_hash import as_text, hmget, parse_fields
 from fairlane.protocol.server_info import time_ms
-from fairlane.protocol.steps import Batch, Command, SingleServer, run_all
+from fairlane.protocol.steps import Command, SingleServer, run_all
 from fairlane.records import KeyPage, KeyState
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from fairlane.options import Limits
 
@@ -27,7 +27,8 @@ _SCAN = 500  # keys of one reply
 _CHECKED = 100  # keys that one script checks
 _ENTRIES = 10_000  # of the keys that one script checks
 _PAGE = 1_000  # entries of one reply
-_SHOWN = 100  # leases and tokens of one key
+_SHOWN = 100  # leases and tokens of one key ...
+_SHOWN_OF_EACH = 10  # ... and of each key of a list
 
 
 class InKeys(NamedTuple):
@@ -47,8 +48,8 @@ async def list_keys(queue: str, most: int = 1_000) -> KeyPage:
         if cursor == b"0":
             break
     chosen = sorted(found)[:most]
-    states = [await _state(queue, name, found[name]) for name in chosen]
-    return KeyPage([one for one in states if one is not None], more=len(found) > len(chosen))
+    states = await _states(queue, {name: found[name] for name in chosen}, _SHOWN_OF_EACH)
+    return KeyPage(states, more=len(found) > len(chosen))
 
 
 async def read_key(queue: str, name: str, *, order: bool = False) -> KeyState:
@@ -56,19 +57,17 @@ async def read_key(queue: str, name: str, *, order: bool = False) -> KeyState:
 
     If both a limit and an order have this name, it is the limit, unless `order`.
     """
-    keys.check_name("key", name)
+    keys.check_key_name(name)
     names = [ORDER + name] if order else [name, ORDER + name]
     texts = await Command(b"HMGET", keys.of_limits(queue)[3], *names)
-    found = None
-    for one, text in zip(names, texts, strict=True):
-        if found is None and text is not None:
-            found = await _state(queue, one, text.decode())
-    if found is None:
+    stored = {one: text.decode() for one, text in zip(names, texts, strict=True) if text}
+    found = await _states(queue, dict([*stored.items()][:1]), _SHOWN)
+    if not found:
         raise InvalidArgument(
             f"key {name} is not in use in queue {queue}: a request names it, or `fairlane key set` "
             "sets its limit"
         )
-    return found
+    return found[0]
 
 
 async def set_key(queue: str, name: str, limit: int | None) -> int | None:
@@ -77,11 +76,15 @@ async def set_key(queue: str, name: str, limit: int | None) -> int | None:
     A limit that is taken back stays until nothing uses the key. Work that waits starts as far as
     there is room. Leases above a lower limit end as ever. Raises InvalidArgument.
     """
-    keys.check_name("key", name)
+    keys.check_key_name(name)
     if limit is not None:
         check_whole(f"limit of key {name}", limit, 1, BY_NAME["limit"].most)
+    return await _set(queue, name, limit, "set")
+
+
+async def _set(queue: str, name: str, limit: int | None, by: str) -> int | None:
     names = (*keys.of_limits(queue), keys.limit_key(queue, name))
-    call = scripts.set_key_limit(names, name=name, limit=limit or 0)
+    call = scripts.set_key_limit(names, name=name, limit=limit or 0, by=by)
     reply = await SingleServer(call)
     if reply is None:
         raise InvalidArgument(NO_LIMITS)
@@ -104,93 +107,126 @@ async def resume_key(queue: str, name: str) -> str | None:
     return resumed.decode() or None
 
 
-async def _state(queue: str, name: str, text: str) -> KeyState | None:
-    """Returns the state of a key whose limit is this text; None if its limit cannot be read."""
-    limit, is_set = _limit_in(text), " " in text
-    if limit is None:
-        return None
-    if name.startswith(ORDER):
-        return await _order_state(queue, name)
-    zset = keys.limit_key(queue, name)
-    held, called, waiting, holders, first, time = await Batch(
-        [
-            Command(b"ZCOUNT", zset, b"-inf", b"(0"),
-            Command(b"ZCOUNT", zset, 0, b"(%d" % (LINE - 1)),
-            Command(b"ZCOUNT", zset, LINE, b"+inf"),
-            Command(b"ZRANGEBYSCORE", zset, b"-inf", b"(0", b"LIMIT", 0, _SHOWN),
-            Command(b"ZRANGEBYSCORE", zset, LINE, b"+inf", b"LIMIT", 0, _SHOWN),
-            Command(b"TIME"),
-        ]
-    )
-    tokens = [token for raw in first if (token := parse(raw)) is not None]
-    since = await _since(tokens)
-    oldest = min(since, default=None)
-    return KeyState(
-        name=name,
-        limit=limit,
-        is_set=is_set,
-        held=held,
-        called=called,
-        waiting=waiting,
-        waits_ms=None if oldest is None else max(0, time_ms(time) - oldest),
-        holders=tuple(dict.fromkeys(raw.partition(b"#")[0].decode() for raw in holders)),
-        next_requests=tuple(dict.fromkeys(token.request_id for token in tokens)),
-    )
+class _LimitText(NamedTuple):
+    """The limit of a key, and who has set it: a person, or a worker for its task."""
+
+    limit: int
+    is_set: bool
+    of_task: int | None
+
+    @staticmethod
+    def of(text: str) -> _LimitText | None:
+        """Returns what a field of the queue's limits says; None if it cannot be read."""
+        limit, _, rest = text.partition(" ")
+        by, _, behind = rest.partition(" ")
+        if not limit.isdecimal():
+            return None
+        number = limit if by == "task" else behind
+        return _LimitText(int(limit), by == "set", int(number) if number.isdecimal() else None)
 
 
-async def _order_state(queue: str, name: str) -> KeyState:
-    zset = keys.limit_key(queue, name)
-    held, waiting, first, then, time = await Batch(
-        [
-            Command(b"ZCOUNT", zset, b"-inf", b"(0"),
-            Command(b"ZCOUNT", zset, 0, b"(%d" % (LINE - 1)),
-            Command(b"ZRANGEBYSCORE", zset, b"-inf", b"(0", b"LIMIT", 0, _SHOWN),
-            Command(b"ZRANGEBYSCORE", zset, 0, b"(%d" % (LINE - 1), b"LIMIT", 0, _SHOWN),
-            Command(b"TIME"),
-        ]
-    )
-    stops = [one.decode()[1:] for one in first if one.startswith(ORDER.encode())]
-    following = [one.decode() for one in then]
-    born = [
-        int(began)
-        for row in await run_all([hmget(one, "born") for one in following])
-        for began in parse_fields(("born",), row)
-        if began
+async def _states(queue: str, found: Mapping[str, str], shown: int) -> list[KeyState]:
+    """Returns the states of keys with these texts of limits; leaves out a text of no limit.
+
+    Up to `shown` holders and tokens in line are read of each.
+    """
+    orders = [name for name in found if name.startswith(ORDER)]
+    stored = {
+        name: one
+        for name, text in found.items()
+        if name not in orders and (one := _LimitText.of(text))
+    }
+    reads = [part for name in stored for part in _reads(keys.limit_key(queue, name), shown)]
+    replies = await run_all([*reads, Command(b"TIME")])
+    now_ms, each = time_ms(replies[-1]), len(reads) // max(1, len(stored))
+    rows = [replies[at : at + each] for at in range(0, len(reads), each or 1)]
+    lines = [[token for raw in row[-1] if (token := parse(raw)) is not None] for row in rows]
+    since = iter(await _since([token for line in lines for token in line]))
+    states = list[KeyState]()
+    for (name, one), row, line in zip(stored.items(), rows, lines, strict=True):
+        held, called, waiting, holders, _ = row
+        oldest = min((at for _ in line if (at := next(since)) is not None), default=None)
+        states.append(
+            KeyState(
+                name=name,
+                limit=one.limit,
+                is_set=one.is_set,
+                of_task=one.of_task,
+                held=held,
+                called=called,
+                waiting=waiting,
+                waits_ms=None if oldest is None else max(0, now_ms - oldest),
+                holders=tuple(dict.fromkeys(raw.partition(b"#")[0].decode() for raw in holders)),
+                next_requests=tuple(dict.fromkeys(token.request_id for token in line)),
+            )
+        )
+    return states + await _order_states(queue, orders, shown)
+
+
+async def _order_states(queue: str, names: Sequence[str], shown: int) -> list[KeyState]:
+    """Returns the states of order keys. Up to `shown` requests that come next are read of each."""
+    reads = [part for name in names for part in _order_reads(keys.limit_key(queue, name), shown)]
+    replies = await run_all([*reads, Command(b"TIME")])
+    now_ms, each = time_ms(replies[-1]), len(reads) // max(1, len(names))
+    rows = [replies[at : at + each] for at in range(0, len(reads), each or 1)]
+    following = [[one.decode() for one in row[-1]] for row in rows]
+    born = iter(await run_all([hmget(one, "born") for line in following for one in line]))
+    states = list[KeyState]()
+    for name, (waiting, first, _), line in zip(names, rows, following, strict=True):
+        known = [parse_fields(("born",), next(born))[0] for _ in line]
+        oldest = min((int(one) for one in known if one), default=None)
+        has_it = [one.decode() for one in first]
+        stops = [one[1:] for one in has_it if one.startswith(ORDER)]
+        holders = [one for one in has_it if not one.startswith(ORDER)]
+        states.append(
+            KeyState(
+                name=name.removeprefix(ORDER),
+                limit=1,
+                is_set=False,
+                of_task=None,
+                held=len(holders),
+                called=0,
+                waiting=waiting,
+                waits_ms=None if oldest is None else max(0, now_ms - oldest),
+                holders=tuple(holders),
+                next_requests=tuple(line),
+                is_order=True,
+                stopped_by=stops[0] if stops else None,
+            )
+        )
+    return states
+
+
+def _order_reads(zset: bytes, shown: int) -> list[Command]:
+    below_line = b"(%d" % (LINE - 1)
+    return [
+        Command(b"ZCOUNT", zset, 0, below_line),
+        Command(b"ZRANGEBYSCORE", zset, b"-inf", b"(0", b"LIMIT", 0, shown),
+        Command(b"ZRANGEBYSCORE", zset, 0, below_line, b"LIMIT", 0, shown),
     ]
-    return KeyState(
-        name=name.removeprefix(ORDER),
-        limit=1,
-        is_set=False,
-        held=held - len(stops),
-        called=0,
-        waiting=waiting,
-        waits_ms=max(0, time_ms(time) - min(born)) if born else None,
-        holders=tuple(one.decode() for one in first if one.decode()[1:] not in stops),
-        next_requests=tuple(following),
-        is_order=True,
-        stopped_by=stops[0] if stops else None,
-    )
 
 
-def _limit_in(text: str) -> int | None:
-    """Returns the limit in a field of the queue's limits; None if it cannot be read."""
-    limit = text.partition(" ")[0]
-    return int(limit) if limit.isdecimal() else None
+def _reads(zset: bytes, shown: int) -> list[Command]:
+    return [
+        Command(b"ZCOUNT", zset, b"-inf", b"(0"),
+        Command(b"ZCOUNT", zset, 0, b"(%d" % (LINE - 1)),
+        Command(b"ZCOUNT", zset, LINE, b"+inf"),
+        Command(b"ZRANGEBYSCORE", zset, b"-inf", b"(0", b"LIMIT", 0, shown),
+        Command(b"ZRANGEBYSCORE", zset, LINE, b"+inf", b"LIMIT", 0, shown),
+    ]
 
 
-async def _since(tokens: Sequence[Token]) -> list[int]:
-    """Returns since when the permits of these tokens have been queued, ms; without stale ones."""
+async def _since(tokens: Sequence[Token]) -> list[int | None]:
+    """Returns since when the permits of these tokens have been queued, ms; None = it is stale."""
     texts = await run_all([Command(b"HGET", keys.permits(one.request_id), one.k) for one in tokens])
     born = await run_all([hmget(one.request_id, "born") for one in tokens])
-    found = list[int]()
+    found = list[int | None]()
     for token, text, row in zip(tokens, texts, born, strict=True):
         fields = {token.k: text.decode()} if text else {}
         queued = [one for one in request_hash.queued(fields) if one.g == token.g]
         (began,) = parse_fields(("born",), row)
-        if queued:
-            found.append(queued[0].since_ms)
-        elif text is None and began:
-            found.append(int(began))
+        since = int(began) if text is None and began else None
+        found.append(queued[0].since_ms if queued else since)
     return found
 
 
@@ -233,9 +269,65 @@ async def in_force(queue: str, limits: Limits) -> Limits:
     names = [name for name, _ in limits]
     texts = await Command(b"HMGET", keys.of_limits(queue)[3], *names)
     return tuple(
-        (name, limit if text is None else _limit_in(text.decode()) or limit)
+        (name, found.limit if (found := _stored(text)) else limit)
         for (name, limit), text in zip(limits, texts, strict=True)
     )
+
+
+def _stored(text: bytes | None) -> _LimitText | None:
+    return None if text is None else _LimitText.of(text.decode())
+
+
+# ------------------------------------------------------------------ tasks
+
+
+class TaskLimit(NamedTuple):
+    """A task whose limit is not the one that a worker has for it.
+
+    `before` was in force when the worker looked, None = none. `now` is in force after that. If
+    `is_set`, a person has set it.
+    """
+
+    task: str
+    before: int | None
+    now: int | None
+    is_set: bool
+
+
+async def register_tasks(queue: str, wanted: Mapping[str, int | None]) -> list[TaskLimit]:
+    """Sets the limits of tasks, None = it has none; returns those that were others before.
+
+    A number that a person has set stays in force. Raises InvalidArgument if a task has a limit, and
+    no server has all keys.
+    """
+    found = list[TaskLimit]()
+    for task, limit, stored in await _of_tasks(queue, wanted):
+        if limit == (stored.of_task if stored else None):
+            continue
+        await _set(queue, keys.key_of_task(task), limit, "task")
+        is_set, before = bool(stored and stored.is_set), stored.limit if stored else None
+        found.append(TaskLimit(task, before, before if is_set else limit, is_set))
+    return found
+
+
+async def other_limits(queue: str, wanted: Mapping[str, int | None]) -> list[TaskLimit]:
+    """Returns the tasks for which another worker has registered another limit since."""
+    found = list[TaskLimit]()
+    for task, limit, stored in await _of_tasks(queue, wanted):
+        if limit != (stored.of_task if stored else None):
+            now = stored.limit if stored else None
+            found.append(TaskLimit(task, now, now, bool(stored and stored.is_set)))
+    return found
+
+
+async def _of_tasks(
+    queue: str, wanted: Mapping[str, int | None]
+) -> list[tuple[str, int | None, _LimitText | None]]:
+    if not wanted:
+        return []
+    names = [keys.key_of_task(task) for task in wanted]
+    texts = await Command(b"HMGET", keys.of_limits(queue)[3], *names)
+    return [(*one, _stored(text)) for one, text in zip(wanted.items(), texts, strict=True)]
 
 
 class KeyRoom:

@@ -124,7 +124,8 @@ def in_keys(key: KeyState, place: int) -> Cause:
     """Returns the cause that a request waits for a key, at this place in its line."""
     if key.is_order:
         return _in_order(key, place)
-    by = f", by request {join_names(list(key.holders))}" if key.holders else ""
+    noun = "request" if len(key.holders) == 1 else "requests"
+    by = f", by {noun} {join_names(list(key.holders))}" if key.holders else ""
     ahead = f"; {place - 1:,} in its line are ahead" if place > 1 else ""
     verb = "is" if key.held == 1 else "are"
     are = "is" if key.called == 1 else "are"

@@ -98,7 +98,7 @@ ROLES = {
             " insert_tokens intend join join_chosen list_chosen list_dead move_tick open_gate"
             " place_tokens check_keys promote push put_schedule reap refund"
             " register_worker report_backlog reschedule_active restore_active retire seal"
-            " set_shards stand_in submit take take_turns unregister_worker"
+            " set_key_limit set_shards stand_in submit take take_turns unregister_worker"
         ),
         _words(
             "exists get getbit getrange hdel hexists hget hgetall hincrby hlen hmget hscan hset"

@@ -63,6 +63,23 @@ def check_name(kind: str, name: str, longest: int = _LONGEST_NAME) -> str:
     return name
 
 
+_TASK_KEY = "task/"
+
+
+def check_key_name(name: str) -> str:
+    """Returns `name` if it may name a key of `limits`: a name, or task/NAME of a task's limit."""
+    own = name.removeprefix(_TASK_KEY) if isinstance(name, str) else name
+    if own is name:
+        return check_name("key", name)
+    check_name(f"key {_TASK_KEY}", own, _LONGEST_NAME - len(_TASK_KEY))
+    return name
+
+
+def key_of_task(task: str) -> str:
+    """Returns the key that is the limit of a task. Raises InvalidArgument if no key is named so."""
+    return check_key_name(_TASK_KEY + task)
+
+
 def check_names(
     kind: str, names: Iterable[str], most: int, check: Callable[[str, str], str] = check_name
 ) -> tuple[str, ...]:

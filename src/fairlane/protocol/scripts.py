@@ -1591,9 +1591,11 @@ class SetKeyLimitReply(Reply):
     former: bytes
 
 
-def set_key_limit(keys: Sequence[bytes], *, name: Arg, limit: Arg) -> Call[SetKeyLimitReply]:
+def set_key_limit(
+    keys: Sequence[bytes], *, name: Arg, limit: Arg, by: Arg
+) -> Call[SetKeyLimitReply]:
     """Sets the limit of a key until it is taken back, or takes it back."""
-    return _call("set_key_limit", keys, (name, limit), SetKeyLimitReply.of)
+    return _call("set_key_limit", keys, (name, limit, by), SetKeyLimitReply.of)
 
 
 class SetLimitReply(Reply):

@@ -220,8 +220,8 @@ def scheduler(
         own = check_schedule_name(app.name, task.name if name is None else name)
         if own in app.schedules:
             raise InvalidArgument(f"schedule {own} is registered already: choose another name=")
-        body = task.encode_call(*args, **(kwargs or {}))
-        options = of_request(task.options)
+        body, found = task.encode_with_options(*args, **(kwargs or {}))
+        options = of_request(found)
         app.schedules[own] = define(bodies=[body], app=True, **given, **options)
         return task
 
@@ -374,7 +374,8 @@ class App:
                 f"{self.tasks[name].function.__module__}: choose another name="
             )
         signature = TaskSignature(name, function)
-        task: Task[..., Any, Any] = Task(self, function, signature, task_options(name, options))
+        found, keys = task_options(signature, options)
+        task: Task[..., Any, Any] = Task(self, function, signature, found, keys)
         self.tasks[name] = task
         return task
 

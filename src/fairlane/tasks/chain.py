@@ -9,10 +9,13 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Unpack
 
 import msgspec
 
+from fairlane import settings
 from fairlane.common import clock
 from fairlane.errors import ArgumentsRefused, InvalidArgument, type_of
 from fairlane.operations.flows import CONTINUE, MAX_CHILDREN, MAX_GATHERED, STOP, Child, Flow
 from fairlane.operations.hand_over import Wrap
+from fairlane.options import check_limits, read_limits
+from fairlane.tasks.keys import merged_keys
 from fairlane.tasks.options import group_options, of_request
 from fairlane.tasks.result_reader import ResultReader, value_of
 
@@ -22,6 +25,7 @@ if TYPE_CHECKING:
     from fairlane.errors import TaskError
     from fairlane.flows import FlowRun
     from fairlane.option_types import CallOptions
+    from fairlane.options import Limits
     from fairlane.request import Request
     from fairlane.tasks.codec import Codec
     from fairlane.tasks.task import Task
@@ -41,6 +45,25 @@ class Link(NamedTuple):
         """Returns the body of the call. Raises ArgumentsRefused."""
         signature = self.task.signature
         return signature.encode(codec, signature.bind(self.args, self.kwargs))
+
+    def keys(self) -> Limits:
+        """Returns the keys of the call. Raises ArgumentsRefused."""
+        bound = self.task.signature.bind(self.args, self.kwargs)
+        return self.task.keys.of_call(bound)
+
+    def later_options(self) -> dict[str, Any]:
+        """Returns the options of a step whose first argument is a result.
+
+        Raises ArgumentsRefused if a key of the call depends on it.
+        """
+        task, first = self.task, self.task.signature.first
+        if first in task.keys.depend_on:
+            raise ArgumentsRefused(
+                f"task {task.name}: its keys depend on argument {first}, which in a chain is the "
+                "result of the call before it: name another argument in the key"
+            )
+        bound = task.signature.bind((None, *self.args), self.kwargs)
+        return _step_options(task.name, task.options_with(task.keys.of_call(bound)))
 
     def wrap(self, codec: Codec, joins: int = 0) -> Wrap:
         """Returns what is written around a result that is the first argument of the call.
@@ -115,7 +138,7 @@ class _Plan:
             on_dead=self._on_dead,
             wrap=link.wrap(self._codec, joins),
             gathers=joins if gathers else 0,
-            **_step_options(link.task.name, link.task.options),
+            **link.later_options(),
         )
         self.links.append((link,))
         self.ends = 1
@@ -125,7 +148,7 @@ class _Plan:
         children = []
         for link in links:
             name, wrap = self._name(link.task.name), link.wrap(self._codec)
-            queue, options = self._queue(link), _step_options(link.task.name, link.task.options)
+            queue, options = self._queue(link), link.later_options()
             children.append(Child(name, queue=queue, on_dead=self._on_dead, wrap=wrap, **options))
             self.links.append((link,))
         self.flow = self.flow.children(*children)
@@ -278,20 +301,37 @@ def _both(one: Task[..., Any, Any], other: Task[..., Any, Any]) -> str:
 def _options_of(links: tuple[Link, ...], named: dict[str, Any]) -> dict[str, Any]:
     """Returns the options of one request of these calls: those of their tasks, and what is named.
 
-    Raises InvalidArgument if two tasks differ in an option that is not named, because one request
-    has one value of it.
+    The request names the keys of all its calls. Raises InvalidArgument if two tasks differ in an
+    option that is not named, because one request has one value of it.
     """
     first = links[0].task
     for link in links:
         for option in {**first.options, **link.task.options}:
             one, other = first.options.get(option), link.task.options.get(option)
             if one != other and option not in named:
+                called = "batch_limit" if option == "limit" else option
                 raise InvalidArgument(
-                    f"{_both(first, link.task)} of a group differ in {option}: a group is one "
-                    f"request, so give both the same with with_options({option}=...), or name "
-                    f"{option} in submit"
+                    f"{_both(first, link.task)} of a group differ in {called}: a group is one "
+                    f"request, so give both the same with with_options({called}=...), or name "
+                    f"{called} in submit"
                 )
-    return {**first.options, **named}
+    keys = _keys_of(links, named)
+    limit = max((link.task.keys.limit for link in links), default=0)
+    found = {**({"limit": max(limit, settings.DEFAULT_LIMIT)} if limit else {}), **first.options}
+    return {**found, **named, **({"limits": keys} if keys else {})}
+
+
+def _keys_of(links: tuple[Link, ...], named: dict[str, Any]) -> Limits:
+    """Returns the keys of all these calls, and those that are named. Raises InvalidArgument."""
+    try:
+        own = read_limits("limits", named.pop("limits", ()))
+        return check_limits(merged_keys(own, *(link.keys() for link in links)))
+    except ArgumentsRefused:
+        raise
+    except InvalidArgument as error:
+        raise InvalidArgument(
+            f"group: {error}, because one request names the keys of all its calls"
+        ) from None
 
 
 class GroupRun:

@@ -11,7 +11,7 @@ import weakref
 from collections import deque
 from concurrent.futures import BrokenExecutor, Future
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from queue import SimpleQueue
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, Unpack, overload
 
@@ -30,9 +30,11 @@ from fairlane.errors import (
     type_of,
 )
 from fairlane.operations.submit import open_request
-from fairlane.options import policy_of
+from fairlane.options import Limits, check_limits, check_whole, policy_of
+from fairlane.options_table import BY_NAME
 from fairlane.protocol import keys
 from fairlane.tasks.app import App, check_apps
+from fairlane.tasks.keys import merged_keys
 from fairlane.tasks.options import executor_options
 from fairlane.tasks.result_reader import ResultReader
 from fairlane.tasks.task import Task
@@ -55,8 +57,8 @@ if TYPE_CHECKING:
 #
 # One thread sends the calls, as chunks of an open request. Another thread reads the results while
 # sent calls have none. The request is sealed when it is idle for a moment, or has very many calls.
-# Then the next call begins another request. So at most one request of an executor runs at any time,
-# and its limit bounds all calls.
+# Then the next call begins another request. So at most one request of a stream runs at any time,
+# and its limit bounds all calls. An executor has a stream for each set of keys that its tasks name.
 
 
 _IDLE_S = 1.0  # an open request without any call is sealed after so long
@@ -134,7 +136,7 @@ class _Current:
 
 
 class CallStream:
-    """The calls of one executor."""
+    """The calls of one executor that name the same keys."""
 
     def __init__(self, app: App, policy: Policy, max_wait_s: float) -> None:
         self._app, self._policy, self._max_wait_s = app, policy, max_wait_s
@@ -487,11 +489,12 @@ class Executor(concurrent.futures.Executor):
     """Runs calls of an app's tasks on its workers, behind the interface of concurrent.futures.
 
     The calls are sub-requests of one request at a time, which at most `max_workers` workers run.
-    The other options are those of TaskOptions, without `delay`. They apply to all calls, and the
-    tasks' own options do not. So a task with attempts, a time limit, a deadline or a rate of its
-    own is refused unless the executor names that option, too. `limit` means the same as
-    `max_workers`. All calls share a rate. A deadline counts from when a call is sent, and may be up
-    to a tenth shorter.
+    Calls of tasks that have a limit or `limits` are sub-requests of a request beside it: there is
+    one for all calls with the same keys. The other options are those of TaskOptions, without
+    `limit`, `batch_limit` and `delay`. They apply to all calls, and the tasks' own options do not.
+    So a task with attempts, a time limit, a deadline or a rate of its own is refused unless the
+    executor names that option, too. A task whose keys depend on the arguments is refused. All calls
+    share a rate. A deadline counts from when a call is sent, and may be up to a tenth shorter.
 
     A future raises TaskError with the remote traceback, and TaskCancelled if a person cancels the
     request. It can be cancelled until its call is sent. A call is sent when the workers need it
@@ -503,16 +506,18 @@ class Executor(concurrent.futures.Executor):
     ) -> None:
         check_apps("executor", [app])
         self.app = app
-        given = dict(options)
+        policy = executor_options(dict(options))
         if max_workers is not None:
-            given["limit"] = _limit_of(max_workers, given)
-        policy = executor_options(given)
-        max_wait_s = policy.pop("max_wait", 0.0)
+            policy["limit"] = _limit_of(max_workers)
+        self._max_wait_s = policy.pop("max_wait", 0.0)
         self._named = frozenset(policy)
         if "rate" in policy:  # also of the next request
             policy.setdefault("rate_key", keys.new_id())
         self._limit = policy.get("limit", settings.DEFAULT_LIMIT)
-        self._calls = CallStream(app, policy_of(app.name, **policy), max_wait_s)
+        self._lock, self._is_shut_down = threading.Lock(), False
+        self._policy = policy_of(app.name, **policy)
+        self._streams = dict[Limits, CallStream]()  # by the keys of their tasks
+        self._streams[()] = CallStream(app, self._policy, self._max_wait_s)
 
     @overload
     def submit(self, fn: Task[P, R, Any], /, *args: P.args, **kwargs: P.kwargs) -> Future[R]: ...
@@ -527,7 +532,7 @@ class Executor(concurrent.futures.Executor):
         task = self._task_of(fn)
         with creating(self.app.name) as span:
             call = self._call(task.signature, args, kwargs, span.trace)
-            self._calls.add([call])
+            self._stream_of(task).add([call])
         return call.future
 
     def map(
@@ -549,14 +554,15 @@ class Executor(concurrent.futures.Executor):
         if timeout is not None and not isinstance(timeout, (int, float)):
             raise InvalidArgument(f"timeout {timeout!r} is not valid: seconds are expected")
         until = None if timeout is None else clock.mono_s() + timeout
-        signature = self._task_of(fn).signature
-        self._calls.check_open()
+        task = self._task_of(fn)
+        signature, stream = task.signature, self._stream_of(task)
+        stream.check_open()
         calls = []
         for number, element in enumerate(zip(*iterables, strict=False)):
             with creating(self.app.name) as span:
                 where = f" of call {number}"
                 calls.append(self._call(signature, element, {}, span.trace, where))
-        self._calls.add(calls)
+        stream.add(calls)
         return _results([call.future for call in reversed(calls)], until)
 
     def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
@@ -565,9 +571,24 @@ class Executor(concurrent.futures.Executor):
         If `cancel_futures`, the calls that no worker has begun are cancelled, also those that are
         sent. If `wait`, raises RuntimeError in a callback of a future.
         """
-        self._calls.close(cancel=cancel_futures)
-        if wait:
-            self._calls.join()
+        with self._lock:
+            streams, self._is_shut_down = [*self._streams.values()], True
+        for stream in streams:
+            stream.close(cancel=cancel_futures)
+        for stream in streams if wait else ():
+            stream.join()
+
+    def _stream_of(self, task: Task[..., Any, Any]) -> CallStream:
+        """Returns the stream of the calls with the keys of this task."""
+        names = task.keys.fixed
+        with self._lock:
+            if names not in self._streams:
+                limits = check_limits(merged_keys(self._policy.limits, names))
+                policy = replace(self._policy, limits=limits)
+                stream = self._streams[names] = CallStream(self.app, policy, self._max_wait_s)
+                if self._is_shut_down:
+                    stream.close(cancel=False)
+            return self._streams[names]
 
     def _call(
         self,
@@ -601,6 +622,11 @@ class Executor(concurrent.futures.Executor):
 
     def _unless_protected(self, task: Task[..., Any, Any]) -> Task[..., Any, Any]:
         """Returns the task. Raises ArgumentsRefused if an option that protects it would be lost."""
+        if depends := task.keys.depend_on:
+            raise ArgumentsRefused(
+                f"task {task.name} has keys that depend on argument {depends[0]}, and the calls of "
+                "an executor are one request: submit them by the task itself"
+            )
         for option in _PROTECTING:
             if option in task.options and option not in self._named:
                 raise ArgumentsRefused(
@@ -610,20 +636,18 @@ class Executor(concurrent.futures.Executor):
         return task
 
     def __repr__(self) -> str:
-        return f"<Executor of app {self.app.name}, limit {self._limit}>"
+        return f"<Executor of app {self.app.name}, max_workers {self._limit}>"
 
 
-def _limit_of(max_workers: object, options: dict[str, Any]) -> int:
+def _limit_of(max_workers: object) -> int:
     """Returns the limit that `max_workers` means. Raises InvalidArgument."""
-    if "limit" in options:
-        raise InvalidArgument("executor: max_workers and limit are the same: give one of them")
     if isinstance(max_workers, bool) or not isinstance(max_workers, int):
         raise InvalidArgument(f"executor: max_workers {max_workers!r} is not valid: write a number")
     if max_workers < 1:
         raise InvalidArgument(
             f"executor: max_workers must be greater than 0: {max_workers} is not valid"
         )
-    return max_workers
+    return check_whole("executor: max_workers", max_workers, 1, BY_NAME["limit"].most)
 
 
 def _results(waiting: list[CallFuture], until: float | None) -> Iterator[Any]:

@@ -6,33 +6,59 @@ from typing import TYPE_CHECKING, Any
 
 from fairlane import settings
 from fairlane.errors import ArgumentsRefused, InvalidArgument
-from fairlane.options import check_option_names, plain_options, policy_of
-from fairlane.options_table import SUBMISSION, options_of
+from fairlane.options import check_option_names, check_whole, plain_options, policy_of
+from fairlane.options_table import BY_NAME, SUBMISSION, options_of
+from fairlane.tasks.keys import TaskKeys
 
 if TYPE_CHECKING:
     from collections.abc import Collection
 
+    from fairlane.tasks.signature import TaskSignature
+
 _TASK = [option.name for option in options_of("task")]
 _CALL = [option.name for option in options_of("task", "call")]
+_TASK_ONLY = [option.name for option in options_of("registration")]
 _OF_SUBMISSION = {option.name for option in SUBMISSION}
 
 
-def task_options(task: str, given: dict[str, Any]) -> dict[str, Any]:
-    """Returns options of a task as Queue.submit_request takes them; durations are in seconds.
+def task_options(
+    signature: TaskSignature, given: dict[str, Any]
+) -> tuple[dict[str, Any], TaskKeys]:
+    """Returns options of a task as Queue.submit_request takes them, and the keys of its calls.
 
-    Raises ArgumentsRefused for an unknown option, and InvalidArgument for a bad value.
+    Durations are in seconds, and `limit` is the `batch_limit`. Raises ArgumentsRefused for an
+    unknown option, and InvalidArgument for a bad value.
     """
-    return _with_rate_key(task, _checked(f"task {task}", given, _TASK))
+    task, others = signature.task, {**given}
+    limit, limits = others.pop("limit", None), others.pop("limits", None)
+    keys = TaskKeys.of(signature, limit, limits)
+    found = _with_rate_key(task, _checked(f"task {task}", others, [*_TASK_ONLY, *_TASK]))
+    return found, keys
 
 
-def call_options(task: str, given: dict[str, Any]) -> dict[str, Any]:
-    """Returns options of one request of a task, also its `id`. Raises as task_options does."""
-    return _with_rate_key(task, _checked(f"task {task}", given, _CALL))
+def call_options(keys: TaskKeys, given: dict[str, Any]) -> tuple[dict[str, Any], TaskKeys]:
+    """Returns options of one request of a task, also its `id`, and the keys of its calls.
+
+    Raises as task_options does.
+    """
+    others = {**given}
+    _refuse_limit(f"task {keys.task}", others, "register it with @app.task(limit=...)")
+    keys = keys.with_more(others.pop("limits", None))
+    return _with_rate_key(keys.task, _checked(f"task {keys.task}", others, _CALL)), keys
 
 
 def group_options(given: dict[str, Any]) -> dict[str, Any]:
     """Returns options of a group's request. Raises as task_options does."""
+    _refuse_limit("group", given, "register each with @app.task(limit=...)")
     return _checked("group", given, _CALL)
+
+
+def _refuse_limit(what: str, given: dict[str, Any], remedy: str) -> None:
+    if "limit" in given:
+        raise ArgumentsRefused(
+            f"{what}: limit is that of a task for all its calls, so a call has none: {remedy}, and "
+            "bound one request with batch_limit"
+        )
 
 
 def of_request(options: dict[str, Any]) -> dict[str, Any]:
@@ -41,10 +67,15 @@ def of_request(options: dict[str, Any]) -> dict[str, Any]:
 
 
 def executor_options(given: dict[str, Any]) -> dict[str, Any]:
-    """Returns options of an Executor: those of a task without `delay`. Raises as task_options does.
+    """Returns options of an Executor: those of a call without `delay`. Raises as task_options does.
 
     A delay is of a request: it would delay the first calls of the executor, and no later ones.
     """
+    for name in ("limit", "batch_limit"):
+        if name in given:
+            raise ArgumentsRefused(
+                f"executor: option {name} is not one of an executor: write max_workers"
+            )
     if "delay" in given:
         raise InvalidArgument(
             "executor: option delay is not valid, because only the first calls would wait: "
@@ -63,7 +94,11 @@ def _with_rate_key(task: str, found: dict[str, Any]) -> dict[str, Any]:
 def _checked(what: str, given: dict[str, Any], known: Collection[str]) -> dict[str, Any]:
     try:
         check_option_names(given, known)
-        found = plain_options(given)
+        others = {name: value for name, value in given.items() if name != "batch_limit"}
+        found = plain_options(others)
+        if "batch_limit" in given:
+            most = BY_NAME["limit"].most
+            found["limit"] = check_whole("batch_limit", given["batch_limit"], 1, most)
         policy_of(settings.DEFAULT_QUEUE, **of_request(found))
     except InvalidArgument as error:
         raise InvalidArgument(f"{what}: {error}") from None

@@ -11,7 +11,6 @@ import threading
 import warnings
 from contextlib import AsyncExitStack, ExitStack
 from dataclasses import dataclass
-from functools import partial
 from itertools import groupby
 from typing import TYPE_CHECKING, Any, NamedTuple, TypedDict, Unpack
 
@@ -32,6 +31,7 @@ from fairlane.tasks.app import (
     schedules_of,
 )
 from fairlane.tasks.codec import JSON, MSGPACK, UNENCODABLE, VERSION, Codec, NotCarried, why_not
+from fairlane.tasks.registered_limits import RegisteredLimits
 from fairlane.tasks.task import Task
 from fairlane.worker import termination
 from fairlane.worker.errors import GiveBack, Reject
@@ -41,6 +41,7 @@ from fairlane.worker.supervisor import Worker
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 
+    from fairlane.drivers.sync import SyncDriver
     from fairlane.tasks.codec import TaskBody
     from fairlane.tasks.signature import TaskSignature
 
@@ -460,10 +461,21 @@ def workers_of(
             app.url = opened.driver.url
         own = None if id is None else _next_port(id, number)
         worker = Worker(opened, handler, id=own, **options)
-        wanted = schedules_of(members)
-        worker.on_registered = partial(register_schedules, queue=queue, wanted=wanted)
+        _register_by(worker, members)
         workers.append(worker)
     return workers
+
+
+def _register_by(worker: Worker, apps: list[App]) -> None:
+    """Lets a worker write to Redis, when it registers, what these apps have declared there."""
+    queue, wanted = worker.queue.name, schedules_of(apps)
+    limits = RegisteredLimits(queue, [task.keys for task in merged_tasks(apps).values()])
+
+    def register(driver: SyncDriver) -> None:
+        register_schedules(driver, queue, wanted)
+        limits.register(driver)
+
+    worker.on_registered, worker.on_beat = register, limits.look
 
 
 def run_workers(workers: list[Worker], *, until_idle: bool = False) -> int:

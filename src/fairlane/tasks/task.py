@@ -16,8 +16,10 @@ from fairlane.worker.handlers import Context
 if TYPE_CHECKING:
     from fairlane import aio
     from fairlane.option_types import CallOptions
+    from fairlane.options import Limits
     from fairlane.request import Request
     from fairlane.tasks.app import App
+    from fairlane.tasks.keys import TaskKeys
     from fairlane.tasks.signature import TaskSignature
 
 P = ParamSpec("P")
@@ -30,7 +32,8 @@ class Task(Generic[P, R, C]):
 
     Calling it calls the function here. `submit` and `map` make requests, and so do `asubmit` and
     `amap` for asyncio. Arguments are checked against the signature and encoded before anything is
-    written: each of these raises ArgumentsRefused, and what Queue.submit_request raises.
+    written: each of these raises ArgumentsRefused, and what Queue.submit_request raises. `keys` are
+    those that its calls name.
     """
 
     fairlane_remedy = "name its app, with rq-worker --app MODULE:APP"
@@ -41,10 +44,11 @@ class Task(Generic[P, R, C]):
         function: Callable[P, C],
         signature: TaskSignature,
         options: dict[str, Any],
+        keys: TaskKeys,
     ) -> None:
         self.app, self.function, self.signature = app, function, signature
         self.name = signature.task
-        self._options = options
+        self._options, self.keys = options, keys
         self.__doc__, self.__wrapped__ = function.__doc__, function
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> C:
@@ -60,19 +64,36 @@ class Task(Generic[P, R, C]):
     def with_options(self, **options: Unpack[CallOptions]) -> Task[P, R, C]:
         """Returns the same task with other options for its requests; also their `id`.
 
+        `limits` adds keys to those of the task. The task's own `limit` is the same for all calls.
         Raises ArgumentsRefused and InvalidArgument.
         """
-        chosen = {**self._options, **call_options(self.name, dict(options))}
-        return Task(self.app, self.function, self.signature, chosen)
+        found, keys = call_options(self.keys, dict(options))
+        return Task(self.app, self.function, self.signature, {**self._options, **found}, keys)
 
     @property
     def options(self) -> dict[str, Any]:
-        """Returns the options of its requests, as Queue.submit_request takes them."""
+        """Returns the options of its requests, as Queue.submit_request takes them; without keys."""
         return dict(self._options)
+
+    def options_with(self, keys: Limits) -> dict[str, Any]:
+        """Returns the options of a request that names these keys.
+
+        A request may use as many workers as its task allows, unless it has a limit of its own.
+        """
+        if not keys:
+            return self._options
+        limit = {"limit": self.keys.limit} if self.keys.limit else {}
+        return {**limit, **self._options, "limits": keys}
 
     def encode_call(self, *args: P.args, **kwargs: P.kwargs) -> bytes:
         """Returns the body of one call. Raises ArgumentsRefused."""
         return self._body(args, kwargs)
+
+    def encode_with_options(self, *args: Any, **kwargs: Any) -> tuple[bytes, dict[str, Any]]:
+        """Returns the body of one call, and the options of its request. Raises ArgumentsRefused."""
+        bound = self.signature.bind(args, kwargs)
+        body = self.signature.encode(self.app.codec, bound)
+        return body, self.options_with(self.keys.of_call(bound))
 
     def s(self, *args: Any, **kwargs: Any) -> Link:
         """Returns a call for `chain` or `group`; in a chain the result before it comes first."""
@@ -82,13 +103,14 @@ class Task(Generic[P, R, C]):
 
     def submit(self, *args: P.args, **kwargs: P.kwargs) -> Submitted[R]:
         """Submits one call and returns it; its `result` waits."""
-        request = self.app.queue.submit_request([self._body(args, kwargs)], **self._options)
+        body, options = self.encode_with_options(*args, **kwargs)
+        request = self.app.queue.submit_request([body], **options)
         return Submitted(request, self._reader(request))
 
     async def asubmit(self, *args: P.args, **kwargs: P.kwargs) -> AsyncSubmitted[R]:
         """Submits one call for asyncio; see submit."""
-        body = self._body(args, kwargs)
-        request = await self.app.aio_queue.submit_request([body], **self._options)
+        body, options = self.encode_with_options(*args, **kwargs)
+        request = await self.app.aio_queue.submit_request([body], **options)
         return AsyncSubmitted(request, self._reader(request))
 
     # A request of many calls.
@@ -100,28 +122,30 @@ class Task(Generic[P, R, C]):
         `common` are the other arguments, the same for all calls. An error of `inputs`, or of an
         element that cannot be encoded, cancels the request.
         """
-        return self._submit_all(self._bodies(_elements(inputs), common))
+        return self._submit_all(self._bodies(_elements(inputs), common), self._keys_of_map(common))
 
     def starmap(self, inputs: Iterable[Iterable[Any]], /, **common: Any) -> Batch[R]:
         """Submits one request with a call for each element, which has the positional arguments."""
-        return self._submit_all(map(self._encoder(common), _elements(inputs)))
+        keys = self.keys.of_many(common, None)
+        return self._submit_all(map(self._encoder(common), _elements(inputs)), keys)
 
     async def amap(
         self, inputs: Iterable[Any] | AsyncIterable[Any], /, **common: Any
     ) -> AsyncBatch[R]:
         """Submits one request for asyncio, also from an async iterable; see map."""
+        keys = self._keys_of_map(common)
         if isinstance(inputs, AsyncIterable):
-            return await self._asubmit_all(_mapped(self._first_encoder(common), inputs))
-        return await self._asubmit_all(self._bodies(_elements(inputs), common))
+            return await self._asubmit_all(_mapped(self._first_encoder(common), inputs), keys)
+        return await self._asubmit_all(self._bodies(_elements(inputs), common), keys)
 
     async def astarmap(
         self, inputs: Iterable[Iterable[Any]] | AsyncIterable[Iterable[Any]], /, **common: Any
     ) -> AsyncBatch[R]:
         """Submits one request for asyncio, also from an async iterable; see starmap."""
-        encode = self._encoder(common)
+        encode, keys = self._encoder(common), self.keys.of_many(common, None)
         if isinstance(inputs, AsyncIterable):
-            return await self._asubmit_all(_mapped(encode, inputs))
-        return await self._asubmit_all(map(encode, _elements(inputs)))
+            return await self._asubmit_all(_mapped(encode, inputs), keys)
+        return await self._asubmit_all(map(encode, _elements(inputs)), keys)
 
     # A request of earlier.
 
@@ -139,6 +163,10 @@ class Task(Generic[P, R, C]):
 
     def _body(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bytes:
         return self.signature.encode(self.app.codec, self.signature.bind(args, kwargs))
+
+    def _keys_of_map(self, common: dict[str, Any]) -> Limits:
+        first = self.signature.first
+        return self.keys.of_many(common, None if first is None else {first})
 
     def _first_encoder(self, common: dict[str, Any]) -> Callable[[Any], bytes]:
         """Returns what encodes the call of one element of `map`; checks `common` now."""
@@ -174,12 +202,15 @@ class Task(Generic[P, R, C]):
     def _bodies(self, inputs: Iterable[Any], common: dict[str, Any]) -> Iterator[bytes]:
         return map(self._first_encoder(common), inputs)
 
-    def _submit_all(self, bodies: Iterator[bytes]) -> Batch[R]:
-        request = self.app.queue.submit_request(bodies, **self._options)
+    def _submit_all(self, bodies: Iterator[bytes], keys: Limits) -> Batch[R]:
+        request = self.app.queue.submit_request(bodies, **self.options_with(keys))
         return Batch(request, self._reader(request))
 
-    async def _asubmit_all(self, bodies: Iterable[bytes] | AsyncIterable[bytes]) -> AsyncBatch[R]:
-        request = await self.app.aio_queue.submit_request(bodies, **self._options)
+    async def _asubmit_all(
+        self, bodies: Iterable[bytes] | AsyncIterable[bytes], keys: Limits
+    ) -> AsyncBatch[R]:
+        options = self.options_with(keys)
+        request = await self.app.aio_queue.submit_request(bodies, **options)
         return AsyncBatch(request, self._reader(request))
 
     def _reader(self, request: Request | aio.Request) -> ResultReader[R]:

@@ -61,10 +61,15 @@ _PRIVATE = 0o600
 _Scope = Annotated[str, msgspec.Meta(pattern=f"^({'|'.join(SCOPES)})$")]
 _Time = Annotated[dt.datetime, msgspec.Meta(tz=True)]
 _VERSION = 1
+_PATTERN = re.compile(r"(?:task/)?[A-Za-z0-9_.:-]{0,128}\*?")
+MAX_PATTERNS = 20  # of a token
 
 
 class AccessToken(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A token as the file has it: `sha256` is of the whole token, times are ISO 8601 in UTC."""
+    """A token as the file has it: `sha256` is of the whole token, times are ISO 8601 in UTC.
+
+    `keys` are the keys of limits that it may name: names, and beginnings with a * behind them.
+    """
 
     id: Annotated[str, msgspec.Meta(pattern="^[0-9a-f]{8}$")]
     name: str
@@ -72,6 +77,7 @@ class AccessToken(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     sha256: Annotated[str, msgspec.Meta(pattern="^[0-9a-f]{64}$")]
     created: _Time
     expires: _Time | None = None
+    keys: tuple[str, ...] = ()
 
     def allows(self, scope: str) -> bool:
         """Returns True if the token has this scope."""
@@ -80,6 +86,22 @@ class AccessToken(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     def is_over(self, now: dt.datetime) -> bool:
         """Returns True if the token has expired."""
         return self.expires is not None and self.expires <= now
+
+
+def check_patterns(given: Iterable[str]) -> tuple[str, ...]:
+    """Returns the patterns of keys of a token. Raises InvalidArgument."""
+    found = tuple(dict.fromkeys(given))
+    if len(found) > MAX_PATTERNS:
+        raise InvalidArgument(
+            f"{len(found)} keys of a token are too many: name at most {MAX_PATTERNS}"
+        )
+    for one in found:
+        if not one or not _PATTERN.fullmatch(one):
+            raise InvalidArgument(
+                f"key {one!r:.60} of a token is not valid: write a name, or its beginning and a * "
+                "behind it, as customer-42 or acme-*"
+            )
+    return found
 
 
 def all_scopes(named: Iterable[str]) -> tuple[str, ...]:
@@ -119,7 +141,11 @@ class TokenFile:
         return True
 
     def create(
-        self, name: str, scopes: Iterable[str], expires_s: float | None = None
+        self,
+        name: str,
+        scopes: Iterable[str],
+        expires_s: float | None = None,
+        keys: Iterable[str] = (),
     ) -> tuple[AccessToken, str]:
         """Adds a token; returns what is kept of it, and its text, which is kept nowhere.
 
@@ -131,13 +157,14 @@ class TokenFile:
             raise InvalidArgument(
                 f"scopes {', '.join(scopes) or 'none'}: name one or more of {', '.join(SCOPES)}"
             )
+        patterns = check_patterns(keys)
         now = dt.datetime.now(dt.UTC).replace(microsecond=0)
         ends = None if expires_s is None else now + dt.timedelta(seconds=expires_s)
         with self._changing() as tokens:
             taken = {one.id for one in tokens}
             new = next(i for i in iter(lambda: secrets.token_hex(4), "") if i not in taken)
             text = f"fl_{new}_{secrets.token_urlsafe(32)}"
-            made = AccessToken(new, name, wanted, _digest(text), now, ends)
+            made = AccessToken(new, name, wanted, _digest(text), now, ends, patterns)
             tokens.append(made)
         return made, text
 
@@ -191,6 +218,7 @@ class TokenFile:
                 content = msgspec.json.decode(file.read(), type=_Content)
             for one in content.tokens:
                 check_name("token's name", one.name)
+                check_patterns(one.keys)
         except FileNotFoundError:
             return []
         except OSError as error:
@@ -270,17 +298,37 @@ def _digest(text: str) -> str:
 class Caller(NamedTuple):
     """The name and the id of a token, and its scopes, also those that others include.
 
-    The id is "" if the caller has no token.
+    The id is "" if the caller has no token. `keys` are patterns of the keys that it may name.
     """
 
     name: str
     scopes: tuple[str, ...]
     id: str = ""
+    keys: tuple[str, ...] = ()
 
     @classmethod
     def of(cls, token: AccessToken) -> Caller:
         """Returns the caller that has this token."""
-        return cls(token.name, all_scopes(token.scopes), token.id)
+        return cls(token.name, all_scopes(token.scopes), token.id, token.keys)
+
+    def check_keys(self, names: Iterable[str]) -> None:
+        """Raises Refusal unless the caller may name and set these keys.
+
+        A token with keys may those, another one all keys if it has the scope operate, else none.
+        """
+        for name in names:
+            if not self._may_name(name):
+                own = f"its keys are {', '.join(self.keys)}" if self.keys else "it has none"
+                raise Refusal(
+                    403,
+                    f"{UNAUTHORIZED}: key {name} is none of this token's keys ({own}): "
+                    "fairlane token create --key NAME makes a token with keys",
+                )
+
+    def _may_name(self, key: str) -> bool:
+        if not self.keys:
+            return "operate" in self.scopes
+        return any(key == one or (one[-1] == "*" and key.startswith(one[:-1])) for one in self.keys)
 
 
 LOCAL = Caller("local", SCOPES)  # a program of this machine, where there are no tokens

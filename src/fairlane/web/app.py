@@ -22,6 +22,7 @@ from fairlane.web import (
     bulk,
     failures,
     flows,
+    keys,
     live,
     metrics,
     queues,
@@ -54,7 +55,7 @@ if TYPE_CHECKING:
     from fairlane.aio.request import Request
     from fairlane.operations.observe import Snapshot
     from fairlane.protocol.steps import Operation
-    from fairlane.records import Progress, QueueErrors
+    from fairlane.records import KeyPage, Progress, QueueErrors
     from fairlane.web.access import CallRates, TokenFile
 
 
@@ -62,6 +63,8 @@ T = TypeVar("T")
 RECENT_S = 0.9  # less than the second between two looks of the dashboard's poller
 WHY_KEEP_S = 5.0  # it reads the lanes
 FAILURES_REST_S = 15.0  # it reads up to 100,000 dead sub-requests
+KEYS_KEEP_S = 3.0  # it reads the line of each key
+KEYS_SHARED = 100
 WITHDRAW_AGAIN_S = 1.0
 MAX_HELD = 128 << 20  # bytes that the calls of one caller have sent and that are in memory
 MAX_LONG_CALLS = 500  # of one token: streams, uploads, and calls that wait for work
@@ -147,6 +150,7 @@ class Site:
     snapshots: Recent[Snapshot] = field(init=False)
     failures: Recent[QueueErrors] = field(init=False)
     readiness: Recent[bool] = field(init=False)
+    key_page: Recent[KeyPage] = field(init=False)
     demand: SharedDemand = field(init=False)
     live: Broadcast = field(init=False)
     tally: Tally = field(init=False)
@@ -166,6 +170,7 @@ class Site:
         self.tally = Tally(self.queue)
         self.live = Broadcast(self.snapshots.get)
         self.readiness = Recent(self._check)
+        self.key_page = Recent(lambda: self.queue.keys(KEYS_SHARED), keep_s=KEYS_KEEP_S)
         self.results = SharedResultsReader(self.queue)
 
     async def _check(self) -> bool:
@@ -259,7 +264,7 @@ class Site:
 DESCRIBED: tuple[Endpoint, ...] = (
     *(*wonderq.ENDPOINTS, *requests.ENDPOINTS, *results.ENDPOINTS, *take.ENDPOINTS),
     *(*results.COMPLETION_ENDPOINTS, *failures.ENDPOINTS, *why.ENDPOINTS, *bulk.ENDPOINTS),
-    *(*queues.ENDPOINTS, *schedules.ENDPOINTS, *flows.ENDPOINTS, *audit.ENDPOINTS),
+    *(*queues.ENDPOINTS, *keys.ENDPOINTS, *schedules.ENDPOINTS, *flows.ENDPOINTS, *audit.ENDPOINTS),
     *(*requests.LEASE_ENDPOINTS, *requests.WATCH_ENDPOINTS, *live.ENDPOINTS, *webhooks.ENDPOINTS),
     *metrics.ENDPOINTS,
 )

@@ -18,10 +18,15 @@ if TYPE_CHECKING:
 
 
 class Me(msgspec.Struct):
-    """The caller: the name of its token, and what it may do; `queue` is what the server serves."""
+    """The caller: the name of its token, and what it may do; `queue` is what the server serves.
+
+    `keys` are the keys of limits that it may name and set: names, and beginnings with a * behind
+    them. If there is none, it may all with the scope operate, else none.
+    """
 
     name: str
     scopes: tuple[str, ...]
+    keys: tuple[str, ...]
     queue: str
     version: str
     has_tokens: bool
@@ -64,7 +69,9 @@ async def me(site: Site, call: Call) -> Response:
 
     caller = caller_of(call)
     has_tokens = site.has_tokens
-    return answer(Me(caller.name, caller.scopes, site.queue.name, __version__, has_tokens))
+    return answer(
+        Me(caller.name, caller.scopes, caller.keys, site.queue.name, __version__, has_tokens)
+    )
 
 
 async def audit(site: Site, call: Call) -> Response:

@@ -145,6 +145,7 @@ class Worker:
         self._board = self._new_board()
         self._woken = False
         self.on_registered: Callable[[SyncDriver], None] = lambda _: None
+        self.on_beat: Callable[[SyncDriver], None] = lambda _: None
 
     def _new_board(self) -> LeaseBoard:
         count = self._processes
@@ -206,6 +207,7 @@ class Worker:
         name, outage = self.queue.name, Repeats()
         self._heartbeat = Heartbeat(driver, name, self.id, self._board, outage)
         self._heartbeat.on_registered = partial(self.on_registered, driver)
+        self._heartbeat.on_beat = partial(self.on_beat, driver)
         started = self._heartbeat.started
         self._keeper = LeaseKeeper(driver, name, self.id, started, self._board, outage)
 

@@ -45,9 +45,9 @@ def place(lane: Lane, *rows: Any) -> Any:
     return run(lane, "place_tokens", LIMITS[:3], rows=list(rows))
 
 
-def set_limit(lane: Lane, limit: Any, name: str = "x") -> Any:
+def set_limit(lane: Lane, limit: Any, name: str = "x", by: str = "set") -> Any:
     names = (*LIMITS, keys.limit_key("req", name))
-    reply: Any = run(lane, "set_key_limit", names, name=name, limit=limit)
+    reply: Any = run(lane, "set_key_limit", names, name=name, limit=limit, by=by)
     assert reply[0] == b"ok"
     return reply[1]
 
@@ -182,6 +182,38 @@ def test_a_limit_that_is_taken_back_stays_while_the_key_is_in_use(one: Lane):
 def test_a_malformed_limit_is_refused(one: Lane, limit: Any):
     with pytest.raises(FairlaneError, match="BADLIMIT"):
         set_limit(one, limit)
+    assert one.client.dbsize() == 0
+
+
+def test_a_limit_by_hand_is_in_force_until_it_is_taken_back(one: Lane):
+    """Then the last number that a worker has registered for its task is in force again."""
+    for number, by, text in (
+        (3, "task", b"3 task"), (3, "task", b"3 task"), (9, "set", b"9 set 3"),
+        (4, "task", b"9 set 4"), (9, "set", b"9 set 4"), (0, "set", b"4 task"),
+        (0, "set", b"4 task"), (9, "set", b"9 set 4"), (0, "task", b"9 set"),
+        (5, "task", b"9 set 5"),
+    ):  # fmt: skip
+        set_limit(one, number, by=by)
+        assert limits(one) == {b"x": text}
+    set_limit(one, 0, by="set")
+    set_limit(one, 0, by="task")
+    assert one.client.dbsize() == 0
+
+
+def test_the_limit_of_a_task_stays_without_calls_and_changes_with_them(one: Lane):
+    set_limit(one, 2, by="task")
+    place(one, *(word for n in range(4) for word in (5, token(n, "x=9"))))
+    assert in_lane(one) == [token(0, "x=9"), token(1, "x=9")]
+    assert set_limit(one, 3, by="task") == b"2"
+    assert len(in_lane(one)) == 3
+    assert set_limit(one, 0, by="task") == b"3"
+    assert limits(one) == {b"x": b"3"}
+
+
+@for_each("by", ["", "both", 1])
+def test_a_limit_of_neither_a_person_nor_a_task_is_refused(one: Lane, by: Any):
+    with pytest.raises(FairlaneError, match="BADLIMIT"):
+        set_limit(one, 1, by=by)
     assert one.client.dbsize() == 0
 
 

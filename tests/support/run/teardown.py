@@ -53,9 +53,7 @@ def _is_stray(client: redis.Redis, key: bytes) -> bool:
     if key.endswith(b"}:limits"):
         limits: Any = client.hgetall(key)
         tag = key.removesuffix(b"limits") + b"key:"
-        return not all(
-            text.endswith(b" set") or client.exists(tag + name) for name, text in limits.items()
-        )
+        return not all(b" " in text or client.exists(tag + name) for name, text in limits.items())
     match = _REQUEST.fullmatch(key)
     if match is None:
         return True

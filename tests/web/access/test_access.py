@@ -159,6 +159,7 @@ def test_a_file_or_a_folder_of_another_user_is_refused(
         {"sha256": ""},
         {"id": "x"},
         {"name": "a\u001b[2J"},
+        {"keys": [""]},
         {"expires": "2030-01-01T00:00:00"},
         {"more": 1},
     ],
@@ -267,8 +268,8 @@ def test_the_file_keeps_hashes_and_is_private(program: Program):
     assert token.split("_", 2)[2] not in path.read_text()
     assert path.stat().st_mode & 0o777 == 0o600
     head, line = program("token", "list").out.decode().splitlines()
-    assert head.split() == ["ID", "NAME", "SCOPES", "CREATED", "EXPIRES"]
-    assert line.split()[1:3] == ["ci", "submit,consume"]
+    assert head.split() == ["ID", "NAME", "SCOPES", "KEYS", "CREATED", "EXPIRES"]
+    assert line.split()[1:4] == ["ci", "submit,consume", "-"]
 
 
 def test_bad_words_are_refused_in_one_sentence(program: Program):

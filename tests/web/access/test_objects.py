@@ -87,6 +87,8 @@ def calls_of(objects: dict[str, list[str]]) -> Iterator[tuple[str, str, tuple[st
             if "{" not in path:
                 continue
             kind = path.split("/")[1 if path.startswith("/message") else 2]
+            if kind == "keys" and end.method == "PUT":
+                continue  # it sets the key of that name in its own queue
             for name in objects[kind]:
                 head, _, rest = path.partition("{")
                 word = path.rpartition("/")[2]
@@ -101,6 +103,8 @@ def test_no_right_reaches_an_object_of_another_queue(
     with Queue.from_url(redis_url, name="other") as other:
         other.submit_request(["a", "b"], id="foreign", limit=2)
         other.submit_request([], id="ended")
+        other.set_key("theirs", 3)
+        other.set_key("task/theirs", 3)
         other.schedules.add("nightly", cron="0 3 * * *", bodies=["a"])
         other.driver.run(add_webhook("other", "billing", "https://shop.example/x"))
         run = other.submit_flow(Flow("steps").step("one").step("two"), ["a"], id="run")
@@ -114,6 +118,7 @@ def test_no_right_reaches_an_object_of_another_queue(
             "schedules": ["nightly"],
             "webhooks": ["billing"],
             "flows": [run.id],
+            "keys": ["theirs"],
         }
         before = kept(redis_client, "other", "foreign", "ended", "run")
         for method, path, scopes, given in calls_of(objects):

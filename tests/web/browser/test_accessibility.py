@@ -17,6 +17,7 @@ SERIOUS = {"serious", "critical"}
 SHOWN = {  # what is on a page as soon as it has read what it shows
     "requests": "mail",
     "dead": "no address",
+    "keys": "api",
     "schedules": "0 7 * * *",
     "audit": "Put a schedule",
     "requests/mail": "Token lanes",
@@ -29,6 +30,7 @@ def test_axe_finds_no_serious_problem(browser: Browser, serving: Serving, theme:
     from axe_core_python.selenium import Axe
 
     submit(serving, "mail", ["a", "b", "c"], attempts=1, tags=["nightly"], tenant="acme")
+    serving.call("PUT", "/v1/keys/api", {"limit": 3})
     first, second = take(serving, 2)
     settle(serving, first, result="A")
     settle(serving, second, reason="no address")

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 SCRIPT = "<script>document.title='run'</script><img src=x onerror=\"document.title='run'\">"
 PAGES = (
     *("overview", "requests", "workers", "priorities", "fairness"),
-    *("dead", "flows", "schedules", "redis", "audit"),
+    *("keys", "dead", "flows", "schedules", "redis", "audit"),
 )
 
 

@@ -135,7 +135,7 @@ def _words(one: KeyState) -> str:
     if one.is_order:
         return _order_words(one)
     waits = f", the oldest for {ago(one.waits_ms)}" if one.waits_ms is not None else ""
-    by_hand = " (set)" if one.is_set else ""
+    by_hand = " (set)" if one.is_set else " (of the task)" if one.of_task else ""
     return (
         f"{one.held:,} of {one.limit:,}{by_hand} held, {one.called:,} called, "
         f"{one.waiting:,} waiting{waits}"

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     from fairlane.web.access import AccessToken, TokenFile
 
-_HEAD = ("ID", "NAME", "SCOPES", "CREATED", "EXPIRES")
+_HEAD = ("ID", "NAME", "SCOPES", "KEYS", "CREATED", "EXPIRES")
 _SCOPES = (
     "view",
     "submit",
@@ -45,10 +45,18 @@ def _file_option(function: Callable[..., Any]) -> Callable[..., Any]:
 @click.option("--scope", "scopes", type=click.Choice(_SCOPES), multiple=True, required=True,
               help="What its owner may do; may be given again. admin: everything.")  # fmt: skip
 @click.option("--expires", metavar="TIME", help="It is valid for so long.  [default: for ever]")
+@click.option("--key", "keys", metavar="NAME|BEGINNING*", multiple=True,
+              help="A key of limits that it may name and set, as acme-*; may be given again.  "
+              "[default: all with the scope operate, else none]")  # fmt: skip
 @_file_option
 @json_option
 def create(
-    name: str, scopes: tuple[str, ...], expires: str | None, file: str | None, as_json: bool
+    name: str,
+    scopes: tuple[str, ...],
+    expires: str | None,
+    keys: tuple[str, ...],
+    file: str | None,
+    as_json: bool,
 ) -> int:
     """Create the token NAME, and print it. It is not kept: only its hash is.
 
@@ -56,7 +64,7 @@ def create(
     and settle sub-requests. operate: what view reads, and cancel, pause, change and requeue.
     """
     expires_s = None if expires is None else time_ms("--expires", expires, "1s", "3660d") / 1000
-    made, text = _tokens(file).create(name, scopes, expires_s)
+    made, text = _tokens(file).create(name, scopes, expires_s, keys)
     if as_json:
         write_json({**_fields(made), "token": text})
     else:
@@ -100,7 +108,8 @@ def _tokens(file: str | None) -> TokenFile:
 
 def _cells(one: AccessToken) -> tuple[str, ...]:
     expires = one.expires.strftime(_WHEN) if one.expires else "never"
-    return (one.id, one.name, ",".join(one.scopes), one.created.strftime(_WHEN), expires)
+    scopes, keys = ",".join(one.scopes), ",".join(one.keys) or "-"
+    return (one.id, one.name, scopes, keys, one.created.strftime(_WHEN), expires)
 
 
 def _fields(one: AccessToken) -> dict[str, Any]:
@@ -108,6 +117,7 @@ def _fields(one: AccessToken) -> dict[str, Any]:
         "id": one.id,
         "name": one.name,
         "scopes": list(one.scopes),
+        "keys": list(one.keys),
         "created": one.created.isoformat(),
         "expires": one.expires.isoformat() if one.expires else None,
     }

@@ -5,6 +5,7 @@ import { el, icon, show } from "../parts/dom.js";
 import { compact, now, number, setNow, span, when } from "../parts/format.js";
 import { every, stream } from "../parts/live.js";
 import { requestHref } from "../shell/router.js";
+import { keyHref } from "./keys.js";
 import { actionButtons, actionsOf } from "./request/actions.js";
 import { errorPanel } from "./request/errors.js";
 import { historyPanel } from "./request/history.js";
@@ -180,6 +181,7 @@ function whyPanel() {
       show(facts, [
         one.tenant && ["Tenant", `${one.tenant}${one.share > 1 ? `, share ${one.share}` : ""}`],
         one.tags.length > 0 && ["Tags", one.tags.join(", ")],
+        Object.keys(one.limits).length > 0 && ["Keys", Object.entries(one.limits).map(([name, limit], at) => [at ? ", " : "", el("a", { class: "mono", href: keyHref(name) }, name), ` (${number(limit)})`])],
         one.rates.length > 0 && ["Rate", one.rates.join("; ")],
         one.opens_ms > now() && one.opens_ms < NEVER_MS && ["Opens", when(one.opens_ms)],
         one.deadline_ms && ["Deadline", when(one.deadline_ms)],

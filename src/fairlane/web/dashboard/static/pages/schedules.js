@@ -28,7 +28,7 @@ export function mount(root, context) {
 
 function card(one, context, after) {
   const isPaused = one.state === "paused";
-  const options = Object.entries(one.options).map(([name, value]) => `${name} ${Array.isArray(value) ? value.join(", ") : value}`);
+  const options = Object.entries(one.options).map(([name, value]) => `${name} ${words(value)}`);
   return el("section", { class: "panel", "aria-label": `Schedule ${one.name}` },
     el("header", {}, el("h2", { class: "mono" }, one.name), badge(one.state === "active" ? "scheduled" : one.state, one.state)),
     el("div", { class: "body stack" },
@@ -39,6 +39,11 @@ function card(one, context, after) {
       context.can("operate") && el("div", { class: "row" },
         button(isPaused ? "Resume" : "Pause", () => (isPaused ? resume : pause)(one, after), { kind: "small", icon: isPaused ? "play" : "pause" }),
         button("Remove", () => erase(one, after), { kind: "small danger", icon: "trash" }))));
+}
+
+function words(value) {
+  if (Array.isArray(value)) return value.join(", ");
+  return value && typeof value === "object" ? Object.entries(value).map(([name, one]) => `${name}=${one}`).join(", ") : value;
 }
 
 /** Returns a tick in the zone of its schedule, as the server wrote it, and how far it is. */

@@ -68,6 +68,7 @@ export async function call(method, path, options) {
 
 export const get = (path, options) => call("GET", path, options);
 export const post = (path, json = {}, options = {}) => call("POST", path, { ...options, json });
+export const put = (path, json, options = {}) => call("PUT", path, { ...options, json });
 export const patch = (path, json, options = {}) => call("PATCH", path, { ...options, json });
 export const remove = (path, options) => call("DELETE", path, options);
 

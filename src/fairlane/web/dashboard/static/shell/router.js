@@ -9,6 +9,7 @@ export const PAGES = [
   { name: "workers", title: "Workers", icon: "workers", keys: "g w", module: "queue/workers" },
   { name: "priorities", title: "Priorities", icon: "ladder", keys: "g p", module: "queue/ladder" },
   { name: "fairness", title: "Fairness", icon: "shares", keys: "g e", module: "queue/fairness" },
+  { name: "keys", title: "Limits by key", icon: "limit", keys: "g k", module: "keys" },
   { name: "dead", title: "Dead letters", icon: "dead", keys: "g d", module: "dead" },
   { name: "flows", title: "Flows", icon: "flows", keys: "g f", module: "flows" },
   { name: "schedules", title: "Schedules", icon: "schedules", keys: "g s", module: "schedules" },

@@ -1,0 +1,166 @@
+"""Tests /v1/keys, and which keys a token may name in `limits` and set."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from fairlane.errors import InvalidArgument
+from fairlane.web.access import SCOPES, AccessToken, Caller, check_patterns
+from fairlane.web.answers import Refusal
+from tests.support.run.for_each import for_each
+from tests.support.servers import backends
+from tests.web.calls import is_problem, submit
+from tests.web.serving import Serving
+
+if TYPE_CHECKING:
+    import redis
+
+    from tests.cli.program import Program
+
+ON_ONE = pytest.mark.parametrize("redis_server", backends.one(), indirect=True)
+
+
+def put(serving: Serving, name: str, limit: Any, **headers: str) -> Any:
+    return serving.call("PUT", f"/v1/keys/{name}", {"limit": limit}, **headers)
+
+
+@ON_ONE
+def test_keys_are_listed_shown_set_and_unset(serving: Serving):
+    submit(serving, id="r1", bodies=["a"], limits={"api": 1})
+    submit(serving, id="r2", bodies=["a"], limits={"api": 1})
+    submit(serving, id="r3", bodies=["a"], limits={"task/resize": 2}, priority=50)
+    serving.call("POST", "/v1/take", {"count": 1, "visible_for": 60})
+    page = serving.curl("/v1/keys").json
+    assert [(one["name"], one["limit"], one["held"]) for one in page["keys"]] == [
+        ("api", 1, 1),
+        ("task/resize", 2, 0),
+    ]
+    assert serving.curl("/v1/keys?limit=1").json["more"] is True
+    api = serving.curl("/v1/keys/api").json
+    assert (api["holders"], api["next_requests"], api["waiting"]) == (["r1"], ["r2"], 1)
+    assert api["waits_ms"] >= 0
+    assert put(serving, "api", 5).json == {"name": "api", "limit": 5, "former": 1}
+    shown = serving.curl("/v1/keys").json["keys"][0]
+    assert (shown["limit"], shown["is_set"], shown["waiting"]) == (5, True, 0)
+    assert put(serving, "api", None).json == {"name": "api", "limit": 5, "former": 5}
+    assert put(serving, "task/resize", 9).json["former"] == 2
+    assert serving.curl("/v1/keys/task/resize").json["limit"] == 9
+    assert put(serving, "new", 4).json == {"name": "new", "limit": 4, "former": None}
+    assert put(serving, "new", None).json == {"name": "new", "limit": None, "former": 4}
+    assert is_problem(serving.curl("/v1/keys/new"), 404)
+
+
+@ON_ONE
+@for_each(
+    "limit, sentence",
+    [
+        (0, "limit of key api 0 is not valid: a whole number from 1 to 10000 is expected"),
+        (10_001, "limit of key api 10001 is not valid"),
+        ("many", "limit"),
+    ],
+)
+def test_a_bad_limit_is_refused_in_one_sentence(serving: Serving, limit: Any, sentence: str):
+    refused = put(serving, "api", limit)
+    assert refused.status == 422
+    assert sentence in refused.json["detail"]
+
+
+@ON_ONE
+@for_each(
+    "limits, sentence",
+    [
+        ({"api": 0}, "limit of key api 0 is not valid"),
+        ({"a" * 200: 1}, "(200 characters) is not valid"),
+        (dict.fromkeys("abcd", 1), "4 keys are too many: a request names at most 3"),
+        ({"a{b}": 1}, "key 'a{b}' is not valid"),
+        ({"task/": 1}, "key task/ '' is not valid"),
+    ],
+)
+def test_bad_limits_of_a_submission_are_refused_before_anything_is_written(
+    serving: Serving, redis_client: redis.Redis, limits: Any, sentence: str
+):
+    refused = serving.call("POST", "/v1/requests", {"bodies": ["a"], "id": "r1", "limits": limits})
+    assert refused.status == 422
+    assert sentence in refused.json["detail"]
+    assert not redis_client.exists("req:{r1}")
+
+
+# ------------------------------------------------------------------ rights
+
+
+@for_each(
+    "patterns, key, is_allowed",
+    [
+        (["acme-*"], "acme-1", True),
+        (["acme-*"], "acme-", True),
+        (["acme-*"], "acme", False),
+        (["acme-*"], "globex-1", False),
+        (["acme-*", "api"], "api", True),
+        (["api"], "api-2", False),
+        (["*"], "task/resize", True),
+        (["task/*"], "task/resize", True),
+        (["task/*"], "resize", False),
+    ],
+)
+def test_a_token_with_keys_may_name_those(patterns: list[str], key: str, is_allowed: bool):
+    for scope in SCOPES:
+        token: Any = AccessToken("0" * 8, "t", (scope,), "0" * 64, None, keys=tuple(patterns))  # type: ignore[arg-type]
+        if is_allowed:
+            Caller.of(token).check_keys([key])
+        else:
+            with pytest.raises(Refusal, match=f"key {key} is none of this token's keys"):
+                Caller.of(token).check_keys([key])
+
+
+@for_each("scope", SCOPES)
+def test_a_token_without_keys_may_name_all_if_it_may_operate_and_else_none(scope: str):
+    caller = Caller.of(AccessToken("0" * 8, "t", (scope,), "0" * 64, None))  # type: ignore[arg-type]
+    if scope in {"operate", "admin"}:
+        caller.check_keys(["api"])
+    else:
+        with pytest.raises(Refusal, match="it has none"):
+            caller.check_keys(["api"])
+
+
+@for_each(
+    "wrong", [[""], ["a b"], ["*a"], ["a**"], ["other/a"], ["a"] * 1 + [str(n) for n in range(20)]]
+)
+def test_wrong_keys_of_a_token_are_refused(wrong: list[str]):
+    with pytest.raises(InvalidArgument, match="key"):
+        check_patterns(wrong)
+
+
+@ON_ONE
+def test_each_way_over_http_looks_at_the_keys_of_the_token(
+    program: Program, redis_client: redis.Redis
+):
+    words = ("--scope", "submit", "--scope", "operate", "--key", "acme-*")
+    acme = program("token", "create", "acme", *words).id
+    plain = program("token", "create", "plain", "--scope", "submit").id
+    named = program("token", "list", "--json").out.decode()
+    assert '"keys": ["acme-*"]' in named
+    with Serving(program) as serving:
+        as_acme, as_plain = ({"Authorization": f"Bearer {one}"} for one in (acme, plain))
+        ours, theirs = {"acme-1": 3}, {"globex-1": 3}
+        new = {"bodies": ["a"], "limits": ours}
+        assert serving.call("POST", "/v1/requests", new, **as_acme).status == 201
+        assert put(serving, "acme-1", 4, **as_acme).status == 200
+        nightly = {"name": "nightly", "cron": "0 3 * * *", "bodies": ["a"], "limits": ours}
+        assert serving.call("POST", "/v1/schedules", nightly, **as_acme).status == 200
+        assert serving.call("GET", "/v1/me", **as_acme).json["keys"] == ["acme-*"]
+        before = sorted(redis_client.scan_iter("{req}:key*"))
+        refusals = [
+            serving.call("POST", "/v1/requests", {"bodies": ["a"], "limits": theirs}, **as_acme),
+            serving.call("POST", "/v1/requests", {"bodies": ["a"], "limits": ours}, **as_plain),
+            serving.call("POST", "/v1/schedules", {**nightly, "limits": theirs}, **as_acme),
+            put(serving, "globex-1", 4, **as_acme),
+        ]
+        for refused in refusals:
+            assert is_problem(refused, 403)
+            assert "is none of this token's keys" in refused.json["detail"]
+        assert put(serving, "acme-1", 4, **as_plain).status == 403
+        assert sorted(redis_client.scan_iter("{req}:key*")) == before
+        serving.call("DELETE", "/v1/schedules/nightly", None, **as_acme)
+    redis_client.flushall()
