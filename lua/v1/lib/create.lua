@@ -88,19 +88,19 @@ end
 -- Returns the keys of a new request as its tokens have them. In its order key it has the last place.
 -- @rare
 local function named_keys(extras, queue)
-  local found = {extras.limits}
+  local found, home = {extras.limits}, "{" .. queue .. "}"
   if extras.order then
-    found[#found + 1] = string.format("!%s=%d", extras.order, redis.call("HINCRBY", "{" .. queue .. "}:conf", "ticket", 1))
+    found[#found + 1] = string.format("!%s=%d", extras.order, redis.call("HINCRBY", home .. ":conf", "ticket", 1))
   end
   return queue .. "%" .. table.concat(found, ",")
 end
 
 -- Gives a new request its place in its order key. `keys`: its keys.
 -- @rare
-local function take_place(queue, keys)
-  for _, key in ipairs(each_key("{" .. queue .. "}", keys)) do
+local function take_place(home, keys)
+  for _, key in ipairs(each_key(home, keys)) do
     if key.place then
-      redis.call("HSET", "{" .. queue .. "}:limits", key.name, 1)
+      redis.call("HSET", home .. ":limits", key.name, 1)
       redis.call("ZADD", key.set, key.place, string.sub(request, 6, -2))
     end
   end
@@ -334,7 +334,7 @@ local function enqueue(new, now, intent, over)
   if new.extras ~= NOTHING then
     fields = extra_fields(new.extras, state.gate, left)
     if new.extras.order then
-      take_place(new.queue, state.gate.keys)
+      take_place("{" .. new.queue .. "}", state.gate.keys)
     end
   end
   save_state(state, "policy", stored_policy(new, state), "queue", new.queue, "digest", new.digest, unpack(fields))

@@ -23,6 +23,9 @@ local RANKS = 2 ^ 42
 local LINE = 2 ^ 52
 local HELD = "-1"
 local LANES = 128  -- more than there are
+local LOOKS = 100  -- at one line in a call
+local NOTES = 8  -- lines that a call works off because of notes
+local PATIENCE = 100  -- tickets after which a token may keep its place in one key while it waits for another
 
 -- Returns the keys of a token, or of the text behind its %. `declared`: the limit that its producer named; `place`: in an order key, that
 -- of its request.
@@ -111,7 +114,6 @@ end
 -- Keeps the place of a blocked token in a key, if it has waited for long. A key keeps one place at a time, because it is not
 -- used meanwhile: one is enough for each token to start once.
 local function keep_place(home, key, token, rank)
-  local PATIENCE = 100  -- tickets after which a token may keep its place in one key while it waits for another
   local known = redis.call("HMGET", home .. ":conf", "ticket", "kept:" .. key.name)
   if tonumber(known[1]) - rank % RANKS <= PATIENCE then
     return
@@ -144,7 +146,6 @@ end
 
 -- Calls the tokens that wait for a key, as far as there is room. Adds the keys in notes that it found to `todo`.
 local function call_line(home, key, todo)
-  local LOOKS = 100  -- at one line in a call
   for look = 1, LOOKS do
     local token, rank = first_in_line(key)
     if rank == -1 then
@@ -170,7 +171,6 @@ end
 
 -- Ends each change that may have made room in a key.
 local function call_next(home, key)
-  local NOTES = 8  -- lines that a call works off because of notes
   local last = redis.call("ZRANGE", key.set, -1, -1, "WITHSCORES")
   if not last[1] then  -- it is not in use: its limit is forgotten, unless it was set
     local text = redis.call("HGET", home .. ":limits", key.name)

@@ -315,7 +315,7 @@ def test_the_order_holds_after_random_changes(queue: Queue, lane: Lane, seed: in
     assert names_in_use_now(queue) == []
 
 
-def test_a_token_of_an_ended_request_holds_nobody_back(queue: Queue, lane: Lane):
+def test_a_token_of_an_ended_request_holds_no_other_back(queue: Queue, lane: Lane):
     """It is dispatched after the end, because a reply was late."""
     for n in range(3):
         queue.submit_request(["a"], id=f"r{n}", order_key="chat")
