@@ -8,6 +8,7 @@ import pytest
 
 from fairlane import settings
 from fairlane.errors import InvalidArgument, RedisUnreachable
+from fairlane.options_table import options_of
 
 pytest.importorskip("pyspark")
 
@@ -26,7 +27,7 @@ from pyspark.sql.types import (
 
 from fairlane.spark.data_source import FairlaneSource, SparkOptions
 from fairlane.spark.sink import stream_writer_of, writer_of
-from fairlane.spark.sink.plan import OPTIONS, STREAM_OPTIONS, plan_of
+from fairlane.spark.sink.plan import OPTIONS, STREAM_OPTIONS, plan_of, spark_name
 from fairlane.spark.sink.writers import LiveWriter, StagedStreamWriter, StagedWriter
 from fairlane.spark.source.columns import table_of
 
@@ -101,6 +102,10 @@ def test_the_policy_is_that_of_the_options():
     policy = made.policy
     assert (policy.priority, policy.limit, policy.retain_ms) == (7, 2, 7_200_000)
     assert (policy.backoff_ms, policy.lease_ms) == ((1_000, 300_000), 60_000)
+    assert plan({"limits": "customer-42=3,api=10"}).policy.limits == (
+        ("api", 10),
+        ("customer-42", 3),
+    )
     made = plan(same | {"priorityColumn": "rank", "bodyColumn": "text"}, WIDE)
     assert made.policy_of("r1", [3]) == plan({"priority": "3"} | same).policy
 
@@ -129,6 +134,8 @@ def test_a_stream_leaves_its_request_open_for_a_week():
         ({"priorityColumn": "text", "bodyColumn": "text"}, WIDE, "string: a whole number"),
         ({"priority": "100"}, BODY, "from 0 to 99"),
         ({"limit": "none"}, BODY, "from 1 to 10,000"),
+        ({"limits": "api"}, BODY, 'option "limits" .api. is not valid: write a key and its limit'),
+        ({"limits": "a=1,b=1,c=1,d=1"}, BODY, "4 keys are too many"),
         ({"writeMode": "stage"}, BODY, "did you mean staged"),
         ({"writeMode": "dedupe"}, BODY, "keyColumn"),
         ({"maxWaiting": "9"}, BODY, "writeMode dedupe and pipelined"),
@@ -222,3 +229,7 @@ def test_an_unreachable_redis_is_named(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(settings, "PATIENCE_S", 0.0)
     with pytest.raises(RedisUnreachable, match=r"127\.0\.0\.1:1"):
         writer_of(HERE, BODY, False)
+
+
+def test_the_sink_has_every_option_of_the_table():
+    assert {spark_name(option) for option in options_of("sink")} <= {*OPTIONS}

@@ -47,7 +47,7 @@ OPTIONS = (
     *("priorityColumn", "limit", "limitColumn", "writeMode", "txn", "batchSize", "finalize"),
     *("maxWaiting", "keepBodies", "openFor", "stageTtl", "attempts", "backoff", "lease", "retain"),
     *("deadline", "timeLimit", "patience", "delay", "delayColumn", "runAt", "runAtColumn"),
-    "deadlineColumn",
+    *("deadlineColumn", "limits"),
 )
 # Options of a request that a column may hold, with the types of that column.
 _TERMS: dict[str, tuple[tuple[type[DataType], ...], str]] = {
