@@ -9,7 +9,7 @@ from ctypes import Structure, c_bool, c_char, c_double, c_int64, c_uint8, c_uint
 from dataclasses import dataclass
 from enum import IntEnum
 from itertools import compress
-from threading import get_ident
+from threading import get_ident, get_native_id
 from typing import TYPE_CHECKING
 
 from fairlane.common import clock
@@ -122,8 +122,11 @@ class RecordFields(Structure):
         ("attempts", c_uint64),
         ("least_backoff_ms", c_uint64),
         ("most_backoff_ms", c_uint64),
-        ("thread", c_uint64),
         ("entry_id", c_char * 56),
+        # The thread that calls the handler, in the unit's own record: its identity, and its number
+        # in the system.
+        ("thread", c_uint64),
+        ("native", c_uint64),
         # How far a call is, if it reported that; odd while it is written.
         ("report_number", c_uint64),
         ("report_version", c_uint64),
@@ -212,6 +215,10 @@ class LeaseRecord:
         self._version, self._margin = version + 1, lease_s / 10
         fields.version = version + 1
 
+    def note_thread(self) -> None:
+        """Notes the thread that calls the handler of this unit: the one that calls this."""
+        self._fields.thread, self._fields.native = get_ident(), get_native_id()
+
     def begin_batch(self) -> None:
         """Notes that calls begin which may hold up what is beside them; wakes the supervisor."""
         self._board.batches[self.unit] = clock.mono_s()
@@ -261,7 +268,6 @@ class LeaseRecord:
         fields.attempt = attempt
         fields.attempts = attempts
         fields.least_backoff_ms, fields.most_backoff_ms = backoff_ms
-        fields.thread = get_ident()
         fields.entry_id = entry_id
         fields.is_running = True
         fields.number = number + 1
@@ -450,7 +456,7 @@ class LeaseRecord:
             running = Running(
                 self.unit, number, fields.entry_id, fields.began, fields.until, fields.limit_s,
                 fields.taken_ms, fields.attempt, fields.attempts,
-                (fields.least_backoff_ms, fields.most_backoff_ms), fields.thread,
+                (fields.least_backoff_ms, fields.most_backoff_ms), *self._board.thread_of(self),
             )  # fmt: skip
             if fields.number == number:
                 # A call of another version was that of a process that died during the call.
@@ -639,6 +645,11 @@ class LeaseBoard:
         if journal is not None:
             journal.clear()
 
+    def thread_of(self, record: LeaseRecord) -> tuple[int, int]:
+        """Returns the thread that calls the handler of a record's unit, see `note_thread`."""
+        fields = self.records[record.owner]._fields
+        return fields.thread, fields.native
+
     def of_unit(self, unit: int) -> list[LeaseRecord]:
         """Returns the records of a unit."""
         return [record for record in self.records if record.owner == unit]
@@ -732,7 +743,8 @@ class Running:
     """A call of a handler that has a time limit; times in seconds of time.monotonic().
 
     `number` is unique among the calls of this unit. `entry_id` is the entry it works on, or b""
-    for a batch of several. `thread` is the identity of its thread.
+    for a batch of several. `thread` is the identity of its thread, `native` the thread's number in
+    the system.
     """
 
     unit: int
@@ -746,3 +758,4 @@ class Running:
     attempts: int
     backoff_ms: tuple[int, int]
     thread: int
+    native: int

@@ -75,7 +75,8 @@ class Assignment:
         return self.own + self.spare
 
     def runner(self, record: LeaseRecord) -> Runner:
-        """Returns the runner of the unit with this record."""
+        """Returns the runner of the unit with this record, which this thread will run."""
+        record.note_thread()
         return Runner(self.shape, record, self.failures, self.queue)
 
     def units(self) -> list[Unit]:

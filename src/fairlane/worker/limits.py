@@ -12,10 +12,10 @@ from fairlane.errors import FairlaneError, InvalidArgument
 from fairlane.model import Verdict, result_head
 from fairlane.operations.lease import settle_part
 from fairlane.operations.workers import count_cancels
-from fairlane.worker import stack_dump
 from fairlane.worker.errors import too_long
 from fairlane.worker.log import attempt_fields
 from fairlane.worker.pool import ALONE, kill, listed
+from fairlane.worker.stack_dump import StackDump
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -288,9 +288,6 @@ def _part(held: Held, worked: Worked, *, is_split: bool, is_over: bool) -> Call[
 # because the handler caught the cancellation or blocked the event loop.
 
 
-_DUMP_S = 1.0  # how long a process may take to write its stacks before it is killed
-
-
 class TimeLimits:
     """The time limits of one worker's calls; `is_async`: a process's units are tasks."""
 
@@ -298,41 +295,29 @@ class TimeLimits:
         self._children = children
         self._keeper = keeper
         self._is_async = is_async
-        # pid -> when it got the signal for its stacks, and how many bytes it had written by then
-        self._asked: dict[int, tuple[float, int]] = {}
 
     def look(self) -> None:
         """Makes a late process write its stacks, and kills it soon after; never waits."""
         now = clock.mono_s()
-        # After a process has died, another process may have its pid.
-        running = self._children.running
-        self._asked = {pid: asked for pid, asked in self._asked.items() if pid in running}
-        for pid, child in running.items():
+        for pid, child in self._children.running.items():
             if child.late:  # killed, but not collected yet
                 continue
             late = [call for record in child.records if (call := _overdue(record, now))]
             child.asked = late
             if not late:
-                self._asked.pop(pid, None)
-            elif pid not in self._asked:
-                self._asked[pid] = (now, 0)
-                stack_dump.ask(pid, child.stacks)
-            elif self._has_dumped(child, now):
-                del self._asked[pid]
+                child.dump = None
+                continue
+            is_new = child.dump is None
+            dump = child.dump = child.dump or StackDump(pid, child.stacks)
+            dump.want({one.thread: one.native for one in late})
+            if not is_new and dump.look(now):
                 child.late = late
                 kill(pid)
-
-    def _has_dumped(self, child: ChildProcess, now: float) -> bool:
-        """Returns True if the stacks are written and grow no more, or if their time is up."""
-        asked, before = self._asked[child.pid]
-        size = stack_dump.size(child.stacks)
-        self._asked[child.pid] = (asked, size)
-        return 0 < size == before or now - asked >= _DUMP_S
 
     @property
     def is_waiting(self) -> bool:
         """Returns True between the signal and the kill."""
-        return bool(self._asked)
+        return any(child.dump and not child.late for child in self._children.running.values())
 
     def settle(self, child: ChildProcess) -> bool:
         """Charges the late calls of a killed process, and gives back all else uncharged.
@@ -344,7 +329,6 @@ class TimeLimits:
         in_turn = [held for held in all_held if held.has_its_turn]
         is_known = not self._is_async or len(in_turn) == 1
         late = {running.unit: running for running in child.late}
-        text = stack_dump.read(child.stacks)
         if not is_known:
             self._log_killed(child, listed([held.what for held in in_turn]), ALONE)
         for held in all_held:
@@ -355,7 +339,7 @@ class TimeLimits:
                 self._keeper.give_back([held])
                 continue
             child.records[0].count(timeouts=1)  # a unit's own: a spare one's are not added up
-            verdict = _verdict(running, text) if is_known and running.entry_id else None
+            verdict = _verdict(running, child.dump) if is_known and running.entry_id else None
             if is_known:
                 self._log_charge(child, held.request_id, running, verdict)
             if verdict is None:
@@ -401,11 +385,11 @@ def _what(request_id: str, running: Running) -> str:
     return f"sub-request {index} of request {request_id}" if index else f"request {request_id}"
 
 
-def _verdict(running: Running, text: str) -> Verdict:
+def _verdict(running: Running, dump: StackDump | None) -> Verdict:
     submitted, _, index = running.entry_id.partition(b"-")
     waited = max(0, running.taken_ms - int(submitted))
     delay = retry_delay_ms(running.attempt, *running.backoff_ms)
     head = result_head(index, b"x", running.attempt, waited, int(running.limit_s * 1e6))
-    lines = stack_dump.stack_of(text, running.thread)
+    lines = dump.stack(running.thread) if dump is not None else []
     where = "\n".join(["", "Stack (most recent call first):", *lines, ""]) if lines else ""
     return Verdict(running.entry_id, "timeout", delay, head, too_long(running.limit_s) + where)

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from fairlane.worker.board import Held, LeaseRecord, Running
+    from fairlane.worker.stack_dump import StackDump
 
 
 _log = logging.getLogger("fairlane.worker")
@@ -39,6 +40,7 @@ class ChildProcess:
     stacks: int
     born: float
     asked: list[Running] = field(default_factory=list)  # calls whose stacks it was asked for
+    dump: StackDump | None = None  # ... and what it has written
     late: list[Running] = field(default_factory=list)  # calls for which it was killed
     unwanted: list[Held] = field(default_factory=list)  # cancelled leases for which it was killed
     how: str = ""  # its end, as `signal 9 (SIGKILL)`, with the place in the code if known

@@ -1,31 +1,55 @@
-"""Reads the Python stacks of a process that crashed or had to be killed.
+"""Reads the Python stacks of a process: one that crashed, had to be killed, or only was asked.
 
 The process writes its stacks in a signal handler in C that needs neither the interpreter nor its
 lock. So this works even if a handler hangs in foreign code. The file is in memory; the
 supervisor reads it.
+
+Such a handler writes the stacks of the newest 100 threads. In a process with more than
+`_THREADS_MOST`, each wanted thread gets a second signal, and writes its own stack alone. That
+signal ends a wait in foreign code that is not restarted, such as a `sleep` in C, so it is not sent
+where the first one is enough.
 """
 
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import faulthandler
 import fcntl
 import os
 import re
 import signal
+import sysconfig
 import tempfile
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-# A signal that other programs rarely use; only Linux has real-time signals.
+from fairlane.common import clock
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+# Signals that other programs rarely use; only Linux has real-time signals.
 _SIGNAL = signal.SIGRTMIN + 9 if hasattr(signal, "SIGRTMIN") else signal.SIGUSR2
-_MOST = 1 << 16  # bytes of a file that are looked at
+_SIGNAL_OF_ONE = signal.SIGRTMIN + 10 if hasattr(signal, "SIGRTMIN") else None
+_THREADS_MOST = 90  # all threads of a process with more of them are not written
+_MOST = 8 << 20  # bytes of a file that are read: 100 threads of 100 long lines have fewer
 _LINES = 30  # of one stack
+_LONGEST_S = 1.0  # how long a process may take to write its stacks
+_PAUSE_S, _PAUSES = 0.0005, 20
+_LOOK_S = 0.05  # for so long one look may wait for threads that write one after the other
 _CUT = "  ..."  # stands for the rest of a stack of more than a hundred calls
 _NEXT = re.compile(r"(?:Current t|T)hread 0x([0-9a-f]+)\b.*")
 _FRAME = re.compile(r'File "(.+)", line (\d+) in (.+)')
 _PACKAGE = f'File "{Path(__file__).parents[1]}{os.sep}'
 _STEP = f'{os.sep}asyncio{os.sep}events.py"'  # runs a step of an async call
 _RUNNER = f'File "{Path(__file__).with_name("calls.py")}"'
+_OUTERMOST = (" in _bootstrap\n", " in <module>\n", f"{_CUT}\n")  # ends a stack
+_LIBRARIES = tuple(
+    f'File "{folder}{os.sep}'
+    for name in ("stdlib", "platstdlib", "purelib", "platlib")
+    if (folder := sysconfig.get_path(name))
+)
 
 
 def make() -> int:
@@ -49,10 +73,12 @@ def close_stacks(file: int) -> None:
 
 
 def prepare(file: int) -> None:
-    """Makes this process write its stacks when it gets the signal, and when it crashes."""
+    """Makes this process write its stacks when it gets a signal, and when it crashes."""
     if file < 0:
         return
     faulthandler.register(_SIGNAL, file=file, all_threads=True)
+    if _SIGNAL_OF_ONE is not None:
+        faulthandler.register(_SIGNAL_OF_ONE, file=file, all_threads=False)
     if not faulthandler.is_enabled():  # else the handler's author wants crash reports elsewhere
         faulthandler.enable(file=file, all_threads=True)
 
@@ -65,6 +91,89 @@ def ask(pid: int, file: int) -> None:
         os.kill(pid, _SIGNAL)
 
 
+def _ask_one(pid: int, native: int, file: int) -> None:
+    """Makes one thread of a process write its stack anew; a no-op if the thread is gone."""
+    os.ftruncate(file, 0)
+    ctypes.CDLL(None).tgkill(pid, native, int(_SIGNAL_OF_ONE or 0))
+
+
+def _may_ask_one() -> bool:
+    return _SIGNAL_OF_ONE is not None and hasattr(ctypes.CDLL(None), "tgkill")
+
+
+def _count_threads(pid: int) -> int:
+    """Returns the threads of a process; 0 if the system does not say."""
+    try:
+        return len([*Path(f"/proc/{pid}/task").iterdir()])
+    except OSError:
+        return 0
+
+
+class StackDump:
+    """The stacks that a process writes on request.
+
+    The request is made here, or by `look` if the threads are asked one by one. `look` returns True
+    when it is answered, and never waits for long.
+    """
+
+    def __init__(self, pid: int, file: int) -> None:
+        self._pid, self._file = pid, file
+        self._asked = clock.mono_s()
+        self._size = 0
+        self._lines: dict[int, list[str]] = {}
+        self._left: dict[int, int] = {}
+        self._is_asked = False  # the first thread of those that are left
+        is_large = file >= 0 and _count_threads(pid) > _THREADS_MOST
+        self._is_whole = not (is_large and _may_ask_one())
+        if self._is_whole:
+            ask(pid, file)
+
+    def want(self, threads: Mapping[int, int]) -> None:
+        """Adds wanted threads: the identity of each, and its number in the system."""
+        wanted = threads.items() if not self._is_whole else ()
+        self._left |= {one: native for one, native in wanted if one not in self._lines and native}
+
+    def look(self, now: float) -> bool:
+        """Returns True if the stacks are written and grow no more, or if their time is up."""
+        is_late = now - self._asked >= _LONGEST_S
+        if not self._is_whole:
+            until = clock.mono_s() + _LOOK_S
+            while self._left and self._look_at_one(is_late=is_late) and clock.mono_s() < until:
+                continue
+            return is_late or not self._left
+        before, self._size = self._size, size(self._file)
+        return 0 < self._size == before or is_late
+
+    def _look_at_one(self, *, is_late: bool) -> bool:
+        """Asks the next thread, or reads what it has written; returns False if it must be awaited.
+
+        Another thread is asked only after the end of the stack: the file does not name its thread.
+        """
+        thread, native = next(iter(self._left.items()))
+        if not self._is_asked:
+            if is_late:
+                return False
+            _ask_one(self._pid, native, self._file)
+            self._is_asked = True
+        before = ""
+        for _ in range(_PAUSES):
+            text = read(self._file)
+            if text.endswith(_OUTERMOST) and text == before:
+                del self._left[thread]
+                self._lines[thread] = [line for line in text.splitlines() if line.startswith("  ")]
+                self._is_asked = False
+                return True
+            before = text
+            clock.sleep(_PAUSE_S)
+        return False
+
+    def stack(self, thread: int) -> list[str]:
+        """Returns the user's lines of one thread, the innermost call first; [] if it ran none."""
+        if self._is_whole and not self._lines:
+            self._lines = by_thread(read(self._file))
+        return users_lines(self._lines.get(thread, ()))
+
+
 def size(file: int) -> int:
     """Returns how many bytes were written."""
     return os.fstat(file).st_size if file >= 0 else 0
@@ -74,7 +183,12 @@ def read(file: int) -> str:
     """Returns all that was written."""
     if file < 0:
         return ""
-    return os.pread(file, _MOST, 0).decode(errors="backslashreplace")
+    parts: list[bytes] = []
+    at = 0
+    while at < _MOST and (part := os.pread(file, _MOST - at, at)):
+        parts.append(part)
+        at += len(part)
+    return b"".join(parts).decode(errors="backslashreplace")
 
 
 def crash_of(text: str) -> list[str]:
@@ -104,16 +218,45 @@ def stack_of(text: str, thread: int, until: str = _RUNNER) -> list[str]:
 
     They end at the line that has `until`.
     """
+    return users_lines(by_thread(text).get(thread, ()), until)
+
+
+def by_thread(text: str) -> dict[int, list[str]]:
+    """Returns the lines of each thread by its identity."""
+    found: dict[int, list[str]] = {}
     lines: list[str] = []
-    is_ours = False
     for line in text.splitlines():
-        begins = _NEXT.match(line)
-        if begins:
-            is_ours = int(begins[1], 16) == thread
-        elif is_ours and (until in line or line == _CUT):
-            while lines and _PACKAGE in lines[-1]:  # it called the task, and is not the user's code
-                lines.pop()
-            return lines[:_LINES]
-        elif is_ours and line.startswith("  "):
+        if line.startswith("  "):
             lines.append(line)
-    return []
+        elif begins := _NEXT.match(line):
+            lines = found[int(begins[1], 16)] = []
+    return found
+
+
+def users_lines(stack: Iterable[str], until: str = _RUNNER) -> list[str]:
+    """Returns the lines of a stack that are the handler's or a task's, the innermost call first.
+
+    They end at the line that has `until`; [] if there is none. The lines of this package around the
+    task are left out, and so is what the user's innermost line has called in this package.
+    """
+    lines: list[str] = []
+    for line in stack:
+        if until in line or line == _CUT:
+            break
+        lines.append(line)
+    else:
+        return []
+    while lines and _PACKAGE in lines[-1]:  # it called the task, and is not the user's code
+        lines.pop()
+    return lines[_inner_package(lines) :][:_LINES]
+
+
+def _inner_package(lines: list[str]) -> int:
+    """Returns how many of the innermost lines are those of this package and what it has called."""
+    count = 0
+    for at, line in enumerate(lines):
+        if _PACKAGE in line:
+            count = at + 1
+        elif not any(folder in line for folder in _LIBRARIES):
+            return count
+    return 0

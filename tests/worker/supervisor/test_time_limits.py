@@ -123,7 +123,7 @@ def test_a_process_that_died_before_the_kill_is_forgotten(scene: Any):
     watch._children.running.clear()
     look(101.2)
     assert not watch.is_waiting
-    watch._children.running[7] = child
+    watch._children.running[7] = pool.ChildProcess(7, 0, child.records, -1, -1, 0.0)
     look(102.2)
     assert calls == ["ask", "ask"]
 
