@@ -26,6 +26,7 @@ from fairlane.errors import FairlaneError, InvalidArgument, type_of
 from fairlane.model import Entry, Slice, Verdict, result_head
 from fairlane.operations.chosen import Fan, Next
 from fairlane.worker import termination
+from fairlane.worker.board import smaller_limit
 from fairlane.worker.errors import GiveBack, GivenBack, Reject, Retry, TimedOut, is_seconds
 from fairlane.worker.handlers import Context, Shape, chosen
 
@@ -598,10 +599,10 @@ class Runner:
         if self.shape.is_batch:
             return self._run_batch(taken, taken.entries[position:], tally)
         call, wants_context = self._call(taken, position, limit_s), self.shape.wants_context
+        noted = self.record.call
         for entry in taken.entries[position:] if position else taken.entries:
-            if limit_s:
-                self._begin(taken, entry, limit_s)
-            before = perf_counter_ns()
+            noted.entry_id = entry[0]
+            noted.began_ns = before = perf_counter_ns()
             try:
                 body = entry[1][1]
                 args = (body, self._context(taken, entry)) if wants_context else (body,)
@@ -618,8 +619,7 @@ class Runner:
                 tally.add(entry, result, now - before)
             if (self.record.attention and self._must_stop(tally)) or tally.is_time(now):
                 break
-        if limit_s:
-            self.record.rest()
+        self.record.rest()
         return tally.outcome(now)
 
     async def run_slice_async(self, taken: Slice, position: int) -> Outcome:
@@ -630,14 +630,16 @@ class Runner:
             return await self._run_batch_async(taken, taken.entries[position:], tally)
         limit_s, task = self._limit_s(taken), asyncio.current_task()
         call, wants_context = self._call(taken, position, limit_s), self.shape.wants_context
+        noted = self.record.call
         for entry in taken.entries[position:] if position else taken.entries:
-            before = perf_counter_ns()
+            noted.entry_id = entry[0]
+            noted.began_ns = before = perf_counter_ns()
             try:
                 body = entry[1][1]
                 called = call(body, self._context(taken, entry)) if wants_context else call(body)
                 called = run_in(copy_context(), called)
                 self._task = task
-                result = await (self._within(limit_s, taken, entry, called) if limit_s else called)
+                result = await (_within(limit_s, called) if limit_s else called)
             except BaseException as error:
                 if termination.is_marked:
                     termination.after_call(error)
@@ -656,20 +658,19 @@ class Runner:
                 tally.add(entry, result, now - before)
             if (self.record.attention and self._must_stop(tally)) or tally.is_time(now):
                 break
+        self.record.rest()
         return tally.outcome(now)
 
     def _run_batch(self, taken: Slice, entries: list[Entry], tally: OutcomeBuilder) -> Outcome:
         limit_s, before, error, results = self._limit_s(taken), perf_counter_ns(), None, None
-        if limit_s:
-            self._begin(taken, entries[0] if len(entries) == 1 else None, limit_s)
+        self._begin_batch(entries, before)
         try:
             results = copy_context().run(self._call_batch, taken, entries, limit_s)
         except BaseException as raised:  # noqa: BLE001  the batch's failure, even SystemExit
             error = raised
         if termination.is_marked:
             termination.after_call(error)
-        if limit_s:
-            self.record.rest()
+        self.record.rest()
         error = tally.late(perf_counter_ns() - before, error) or error
         return _batch_outcome(tally, entries, results, error, before)
 
@@ -677,11 +678,12 @@ class Runner:
         self, taken: Slice, entries: list[Entry], tally: OutcomeBuilder
     ) -> Outcome:
         limit_s, before, error, results = self._limit_s(taken), perf_counter_ns(), None, None
-        only, task = entries[0] if len(entries) == 1 else None, asyncio.current_task()
+        task = asyncio.current_task()
+        self._begin_batch(entries, before)
         try:
             called = run_in(copy_context(), self._call_batch(taken, entries, limit_s))
             self._task = task
-            results = await (self._within(limit_s, taken, only, called) if limit_s else called)
+            results = await (_within(limit_s, called) if limit_s else called)
         except BaseException as raised:
             was_cancelled = self._end_call()
             if not termination.is_fork and _ends_unit(raised, task):
@@ -689,6 +691,7 @@ class Runner:
             error = raised
             tally.is_over = was_cancelled
         self._end_call()
+        self.record.rest()
         if termination.is_marked:
             termination.after_call(error)
         if tally.is_over:
@@ -721,50 +724,32 @@ class Runner:
         tally.is_over = record.is_draining or record.is_split or record.is_stopped
         return tally.is_over
 
-    # Time limits. Each call is on the board while it runs: the supervisor ends a call that takes
-    # too long.
-
     def _limit_s(self, taken: Slice) -> float:
         """Returns the smaller of the handler's and the request's limits; 0 = there is none."""
-        own, asked = self.shape.time_limit_s, taken.time_limit_ms / 1000
-        return min(own, asked) if own and asked else own or asked
+        return smaller_limit(self.shape.time_limit_s, taken.time_limit_ms / 1000)
 
-    def _begin(
-        self, taken: Slice, entry: Entry | None, limit_s: float, grace_s: float = 0.0
-    ) -> None:
-        began = clock.mono_s()
-        self.record.begin(
-            entry[0] if entry else b"",
-            began=began,
-            until=began + limit_s + grace_s,
-            limit_s=limit_s,
-            taken_ms=taken.taken_ms,
-            attempt=taken.attempt,
-            attempts=taken.attempts,
-            backoff_ms=taken.backoff_ms,
-        )
+    def _begin_batch(self, entries: list[Entry], began_ns: int) -> None:
+        """Notes on the board the call of a batch handler; of several entries it names none."""
+        self.record.call.entry_id = entries[0][0] if len(entries) == 1 else b""
+        self.record.call.began_ns = began_ns
 
-    async def _within(
-        self, limit_s: float, taken: Slice, entry: Entry | None, called: Awaitable[Any]
-    ) -> Any:
-        """Awaits a handler call. Raises TimedOut from the error that the cancellation raised.
 
-        If the call goes on regardless, or blocks the loop, its process is killed.
-        """
-        self._begin(taken, entry, limit_s, GRACE_S)
-        task = asyncio.current_task()
-        try:
-            async with asyncio.timeout(limit_s) as timer:
-                result = await called
-        except BaseException as error:
-            if timer.expired() and not _ends_unit(error, task):
-                raise TimedOut(limit_s) from _cancelled(error)
-            raise
-        finally:
-            self.record.rest()
-        if timer.expired():  # the handler was cancelled, and returned a result all the same
-            raise TimedOut(limit_s)
-        return result
+async def _within(limit_s: float, called: Awaitable[Any]) -> Any:
+    """Awaits a handler call. Raises TimedOut from the error that the cancellation raised.
+
+    If the call goes on regardless, or blocks the loop, its process is killed.
+    """
+    task = asyncio.current_task()
+    try:
+        async with asyncio.timeout(limit_s) as timer:
+            result = await called
+    except BaseException as error:
+        if timer.expired() and not _ends_unit(error, task):
+            raise TimedOut(limit_s) from _cancelled(error)
+        raise
+    if timer.expired():  # the handler was cancelled, and returned a result all the same
+        raise TimedOut(limit_s)
+    return result
 
 
 class _Time:

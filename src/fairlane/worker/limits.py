@@ -335,7 +335,7 @@ class TimeLimits:
             record = next(record for record in child.records if record.unit == held.unit)
             running = late.get(held.unit)
             # The process may have ended its call and begun another one before the kill.
-            if running is None or record.running() != running:
+            if running is None or not is_same(record.running(), running):
                 self._keeper.give_back([held])
                 continue
             child.records[0].count(timeouts=1)  # a unit's own: a spare one's are not added up
@@ -373,6 +373,11 @@ class TimeLimits:
         text, extra = too_long(child.late[0].limit_s), {"child_pid": child.pid, **(fields or {})}
         line = "process %d of the worker was killed: %s in %s; %s"
         _log.error(line, child.pid, text, what, end, extra=extra)
+
+
+def is_same(found: Running | None, running: Running) -> bool:
+    """Returns True if what was found on the board is this call, and not another one."""
+    return found is not None and found.identity == running.identity
 
 
 def _overdue(record: LeaseRecord, now: float) -> Running | None:

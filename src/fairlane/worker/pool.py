@@ -132,8 +132,9 @@ class ProcessPool:
         if not (
             child.late or child.unwanted
         ):  # the signal for its stacks may have ended it before the kill
-            running = [record.running() for record in child.records]
-            child.late = [call for call in child.asked if call in running]
+            running = [call for record in child.records if (call := record.running())]
+            still = {(call.unit, *call.identity) for call in running}
+            child.late = [call for call in child.asked if (call.unit, *call.identity) in still]
         lived = clock.mono_s() - child.born
         if restart:
             if child.late or child.unwanted or lived > _STEADY_S:

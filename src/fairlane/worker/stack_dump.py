@@ -36,6 +36,7 @@ _THREADS_MOST = 90  # all threads of a process with more of them are not written
 _MOST = 8 << 20  # bytes of a file that are read: 100 threads of 100 long lines have fewer
 _LINES = 30  # of one stack
 _LONGEST_S = 1.0  # how long a process may take to write its stacks
+_QUIET_S = 0.005  # a dump that has not grown for so long is complete
 _PAUSE_S, _PAUSES = 0.0005, 20
 _LOOK_S = 0.05  # for so long one look may wait for threads that write one after the other
 _CUT = "  ..."  # stands for the rest of a stack of more than a hundred calls
@@ -119,7 +120,7 @@ class StackDump:
     def __init__(self, pid: int, file: int) -> None:
         self._pid, self._file = pid, file
         self._asked = clock.mono_s()
-        self._size = 0
+        self._size, self._grew = 0, self._asked
         self._lines: dict[int, list[str]] = {}
         self._left: dict[int, int] = {}
         self._is_asked = False  # the first thread of those that are left
@@ -142,7 +143,9 @@ class StackDump:
                 continue
             return is_late or not self._left
         before, self._size = self._size, size(self._file)
-        return 0 < self._size == before or is_late
+        if self._size != before:
+            self._grew = now
+        return is_late or (self._size > 0 and now - self._grew > _QUIET_S)
 
     def _look_at_one(self, *, is_late: bool) -> bool:
         """Asks the next thread, or reads what it has written; returns False if it must be awaited.

@@ -22,6 +22,7 @@ from fairlane.operations.why import waiting
 from fairlane.protocol.keys import check_name
 from fairlane.protocol.lua import library
 from fairlane.queue import Queue
+from fairlane.worker import calls
 from fairlane.worker.board import LeaseBoard
 from fairlane.worker.child import Assignment
 from fairlane.worker.handlers import Handler, shape_of
@@ -148,7 +149,11 @@ class Worker:
 
     def _new_board(self) -> LeaseBoard:
         count = self._processes
-        return LeaseBoard(self._concurrency * count, self._spare * count, count)
+        grace_s = calls.GRACE_S if self._shape.is_async else 0.0
+        return LeaseBoard(
+            self._concurrency * count, self._spare * count, count,
+            limit_s=self._shape.time_limit_s, grace_s=grace_s,
+        )  # fmt: skip
 
     def stop(self) -> None:
         """Drains: finishes what is held, takes nothing new. For any thread or signal handler."""
