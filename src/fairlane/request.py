@@ -23,11 +23,13 @@ if TYPE_CHECKING:
     from fairlane.queue import Queue
     from fairlane.records import (
         DeadSubRequest,
+        KilledCall,
         Progress,
         RecentLeases,
         RequestErrors,
         Result,
         WhyWaiting,
+        WorkerCalls,
     )
 
 
@@ -109,6 +111,31 @@ class Request:
         from fairlane.operations.why import why
 
         return self.queue.driver.run(why(self.id))
+
+    def stacks(self) -> list[WorkerCalls]:
+        """Returns the calls of the request that run now, by worker, each with its stack.
+
+        No call is ended or delayed. A worker that does not answer has its `problem`. Raises
+        RequestNotFound.
+        """
+        from fairlane.operations import orders
+
+        return self.queue.driver.run(orders.request_calls(self.id))
+
+    def kill(
+        self, index: int, verdict: str = "charge", *, others: bool = False, by: str = ""
+    ) -> KilledCall:
+        """Ends the call of a sub-request that runs now, and its process if it must.
+
+        `verdict` is charge (an attempt with its backoff; the last one makes it dead), free (it
+        runs again uncharged) or dead (it is given up now). `others`: other calls of the process may
+        be ended, too; they run again uncharged. `by` is named in the error. Raises InvalidArgument,
+        RequestNotFound, CallNotFound, CallShared, WorkerNotFound.
+        """
+        from fairlane.operations import orders
+
+        killing = orders.kill(self.id, index, verdict, others=others, by=by)
+        return self.queue.driver.run(killing)
 
     def leases(self, after: str = "") -> RecentLeases:
         """Returns the leases held now, and those that were settled last, oldest first.

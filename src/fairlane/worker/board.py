@@ -50,6 +50,8 @@ COUNTS = (
     "lost",
     "dead",
 )
+KILLS = {"charge": "retry", "free": "release", "dead": "killed"}  # what a person asks -> verdict
+_KILL_NUMBERS = [*KILLS.values()]
 SHARDS_MOST = 56
 _SHARD_NUMBERS = 256  # one byte each
 _BURST_SCALE = 2**20  # more than any burst
@@ -97,7 +99,7 @@ class CallFields(Structure):
 
     `began_ns` is of the performance counter, which is the clock of time.monotonic(); 0 = none runs.
     It is written last. A reader may find the entry of a call with the beginning of the one before.
-    So whoever ends a process for a call compares both fields again after its end.
+    So if a process is ended for a call, both fields must be compared again after its end.
     """
 
     _fields_ = (("entry_id", c_char * 56), ("began_ns", c_uint64))
@@ -153,6 +155,10 @@ class RecordFields(Structure):
         ("returned_version", c_uint64),
         ("split_version", c_uint64),
         ("revoked_op", c_char * 32),
+        # A call that a person ends: when it began, and which KILLS; 0 = none. The unit answers.
+        ("kill_began_ns", c_uint64),
+        ("kill_how", c_uint64),
+        ("killed_began_ns", c_uint64),
         ("narrowed_version", c_uint64),
         ("narrowed_index", c_uint64),
         ("extended_version", c_uint64),
@@ -354,6 +360,17 @@ class LeaseRecord:
         return bool(fields.is_held and fields.stopped_version == self._version)
 
     @property
+    def kill_verdict(self) -> str:
+        """Returns the verdict with which a person ends the call that runs now; "" = none does."""
+        fields, began_ns = self._fields, self.call.began_ns
+        is_meant = began_ns and fields.kill_began_ns == began_ns
+        return _KILL_NUMBERS[fields.kill_how] if is_meant else ""
+
+    def note_killed(self) -> None:
+        """Notes that the call was ended by its unit, with the verdict that was asked for."""
+        self._fields.killed_began_ns = self.call.began_ns
+
+    @property
     def is_split(self) -> bool:
         """Returns True if no further call may begin under the lease held now."""
         fields = self._fields
@@ -449,6 +466,15 @@ class LeaseRecord:
             if (fields.version, call.began_ns, call.entry_id) == running.identity:
                 return running
         return None
+
+    def kill(self, running: Running, verdict: str) -> None:
+        """Asks the unit to cancel this call, and to settle it with one of the verdicts of KILLS."""
+        self._fields.kill_how = _KILL_NUMBERS.index(verdict)
+        self._fields.kill_began_ns = running.began_ns
+
+    def was_killed(self, running: Running) -> bool:
+        """Returns True if the unit has ended this call because of `kill`."""
+        return bool(self._fields.killed_began_ns == running.began_ns)
 
     def reported(self, held: Held) -> CallProgress | None:
         """Returns how far a call under this lease is; None if none reported it."""

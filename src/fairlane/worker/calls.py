@@ -27,8 +27,17 @@ from fairlane.model import Entry, Slice, Verdict, result_head
 from fairlane.operations.chosen import Fan, Next
 from fairlane.worker import termination
 from fairlane.worker.board import smaller_limit
-from fairlane.worker.errors import GiveBack, GivenBack, Reject, Retry, TimedOut, is_seconds
+from fairlane.worker.errors import (
+    GiveBack,
+    GivenBack,
+    Reject,
+    Retry,
+    TimedOut,
+    is_seconds,
+    killed_by,
+)
 from fairlane.worker.handlers import Context, Shape, chosen
+from fairlane.worker.stack_dump import stack_text
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -197,6 +206,12 @@ class OutcomeBuilder:
         else:
             self._settle(entry, "retry", None, _text_of(error))
 
+    def kill(self, entry: Entry, verdict: str, error: BaseException, ran_ns: int) -> None:
+        """Adds a call that a person has ended; the error has where it was."""
+        after_s = 0.0 if verdict == "release" else None
+        text = f"{killed_by('')}\n{_text_of(error)}"
+        self._settle(entry, verdict, after_s, text, ran_ns // 1000)
+
     def fail_all(self, entries: list[Entry], error: BaseException) -> None:
         """Adds the failure of a batch. Its cause is unknown, so each entry comes back alone.
 
@@ -229,7 +244,7 @@ class OutcomeBuilder:
             if self._journal.is_full:
                 self._most = -1
         if self._failures is not None and verdict != "release":
-            is_dead = verdict == "dead" or taken.attempt >= taken.attempts
+            is_dead = verdict in {"dead", "killed"} or taken.attempt >= taken.attempts
             is_rejected = verdict == "dead"
             self._failures.report(
                 taken, int(index), delay, text, entry[1][1], is_dead=is_dead,
@@ -514,6 +529,7 @@ class Runner:
         self.record = record
         self._failures = failures
         self._task: asyncio.Task[Any] | None = None  # while it awaits an async handler
+        self._called: Any = None  # the coroutine of that handler
         self._is_cancelled = False
         self._journal: Journal | None = None  # while others wait for the outcomes of a batch
 
@@ -524,13 +540,21 @@ class Runner:
 
     def cancel_unwanted(self) -> None:
         """Cancels the call of an async handler whose result is not wanted; in its event loop."""
-        if self._task is not None and not self._is_cancelled and self.record.is_unwanted:
+        record = self.record
+        is_ended = record.is_unwanted or record.kill_verdict
+        if self._task is not None and not self._is_cancelled and is_ended:
             self._is_cancelled = True
             self._task.cancel()
 
+    def show_task(self) -> str:
+        """Returns the stack of the call that is awaited; "" if none is. In its event loop."""
+        if self._task is None or self._called is None:
+            return ""
+        return f"Task {self.record.owner}\n{stack_text(self._called, self._task)}\n"
+
     def _end_call(self) -> bool:
         """Notes that a call of an async handler has ended; returns True if it was cancelled."""
-        task, self._task = self._task, None
+        task, self._task, self._called = self._task, None, None
         was_cancelled, self._is_cancelled = self._is_cancelled, False
         if was_cancelled and task is not None:
             task.uncancel()
@@ -637,6 +661,7 @@ class Runner:
             try:
                 body = entry[1][1]
                 called = call(body, self._context(taken, entry)) if wants_context else call(body)
+                self._called = called
                 called = run_in(copy_context(), called)
                 self._task = task
                 result = await (_within(limit_s, called) if limit_s else called)
@@ -646,10 +671,10 @@ class Runner:
                 was_cancelled, now = self._end_call(), perf_counter_ns()
                 if _ends_unit(error, task):
                     raise
-                if was_cancelled:
-                    tally.is_over = True
+                if not self._note_failure(
+                    tally, entry, error, now - before, was_cancelled=was_cancelled
+                ):
                     break
-                tally.fail(entry, error)
             else:
                 if termination.is_marked:
                     termination.after_call(None)
@@ -660,6 +685,28 @@ class Runner:
                 break
         self.record.rest()
         return tally.outcome(now)
+
+    def _note_failure(
+        self, tally: OutcomeBuilder, entry: Entry, error: BaseException, ran_ns: int, *,
+        was_cancelled: bool,
+    ) -> bool:  # fmt: skip
+        """Notes how a call of an async handler failed; returns False if the run is over."""
+        if not was_cancelled:
+            tally.fail(entry, error)
+        elif not self._note_killed(tally, entry, error, ran_ns):
+            tally.is_over = True
+        return not tally.is_over
+
+    def _note_killed(
+        self, tally: OutcomeBuilder, entry: Entry, error: BaseException, ran_ns: int
+    ) -> bool:
+        """Settles a call that was cancelled because a person ended it; False: another cause."""
+        verdict = self.record.kill_verdict
+        if not verdict or self.record.is_unwanted:
+            return False
+        tally.kill(entry, verdict, error, ran_ns)
+        self.record.note_killed()
+        return True
 
     def _run_batch(self, taken: Slice, entries: list[Entry], tally: OutcomeBuilder) -> Outcome:
         limit_s, before, error, results = self._limit_s(taken), perf_counter_ns(), None, None
@@ -681,7 +728,8 @@ class Runner:
         task = asyncio.current_task()
         self._begin_batch(entries, before)
         try:
-            called = run_in(copy_context(), self._call_batch(taken, entries, limit_s))
+            self._called = self._call_batch(taken, entries, limit_s)
+            called = run_in(copy_context(), self._called)
             self._task = task
             results = await (_within(limit_s, called) if limit_s else called)
         except BaseException as raised:
@@ -689,6 +737,11 @@ class Runner:
             if not termination.is_fork and _ends_unit(raised, task):
                 raise
             error = raised
+            is_killed = was_cancelled and self._note_killed(
+                tally, entries[0], raised, perf_counter_ns() - before
+            )
+            if is_killed:
+                return tally.outcome(perf_counter_ns())
             tally.is_over = was_cancelled
         self._end_call()
         self.record.rest()

@@ -218,9 +218,10 @@ class LeaseKeeper:
         outage: Repeats | None = None,
     ) -> None:
         self._driver, self._queue, self._board = driver, queue, board
+        self.driver = driver
         self._worker, self._started = worker, started
         self._quiet_until = 0.0
-        self._cancels = CancellationWatch(driver, queue)
+        self.cancels = CancellationWatch(driver, queue)
         self._outage = outage or Repeats()
         # By unit and version, while Redis is unreachable: leases not taken back, and not settled.
         self._left: dict[tuple[int, int], Held] = {}
@@ -234,7 +235,7 @@ class LeaseKeeper:
         if self.cancelled:
             still = {(held.unit, held.version) for held in all_held}
             self.cancelled = {at: since for at, since in self.cancelled.items() if at in still}
-        self._extend(all_held, only_due=not self._cancels.are_new(all_held))
+        self._extend(all_held, only_due=not self.cancels.are_new(all_held))
         self.unanswered.take_granted_late()
 
     def _extend(self, all_held: list[Held], *, only_due: bool = True) -> None:

@@ -11,14 +11,14 @@ from fairlane.common.text import exact
 from fairlane.errors import FairlaneError, InvalidArgument
 from fairlane.model import Verdict, result_head
 from fairlane.operations.lease import settle_part
-from fairlane.operations.workers import count_cancels
+from fairlane.operations.orders import read_counts
 from fairlane.worker.errors import too_long
 from fairlane.worker.log import attempt_fields
 from fairlane.worker.pool import ALONE, kill, listed
 from fairlane.worker.stack_dump import StackDump
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Callable, Iterable
 
     from fairlane.drivers.sync import SyncDriver
     from fairlane.protocol.steps import Call
@@ -35,7 +35,8 @@ if TYPE_CHECKING:
 # be cancelled. So a count in the queue's `conf` grows with each cancel, with each discard by a
 # producer, and with each reap that stops a request after its deadline or because it was left open.
 # A supervisor reads that count about twice a second, but only while a lease is held for long: one
-# command, however many leases it has. If the count has changed, all leases are extended, and each
+# command, however many leases it has. That command also reads the count of orders, see
+# worker/orders.py. If the count of cancels has changed, all leases are extended, and each
 # reply reports whether its lease is still wanted.
 #
 # A handler that ignores this may finish, unless the worker has a `cancel_grace_s`: then its
@@ -56,6 +57,7 @@ class CancellationWatch:
         self._driver, self._queue = driver, queue
         self._seen: bytes | None = b""  # not read so far
         self._read_at = 0.0  # when it may be read again
+        self.on_orders: Callable[[int], None] = lambda _: None  # gets the queue's count of orders
 
     def are_new(self, all_held: Iterable[Held]) -> bool:
         """Returns True if requests may have been cancelled since the last call. Never raises."""
@@ -65,10 +67,11 @@ class CancellationWatch:
         self._read_at = now + _EVERY_S
         before = self._seen
         try:
-            self._seen = self._driver.run(count_cancels(self._queue))
+            self._seen, orders = self._driver.run(read_counts(self._queue))
         except FairlaneError:
             self._read_at = now + _STOP_AGAIN_S
             return False
+        self.on_orders(orders)
         return self._seen != before
 
 
@@ -95,7 +98,7 @@ class CancelGrace:
             return
         until = clock.mono_s() - self._grace_s
         for pid, child in self._children.running.items():
-            if not (child.late or child.unwanted):  # else it is killed, but not collected yet
+            if not child.is_ending:
                 child.unwanted = [held for held in _in_turn(child) if self._is_over(held, until)]
                 if child.unwanted:
                     kill(pid)
@@ -300,7 +303,7 @@ class TimeLimits:
         """Makes a late process write its stacks, and kills it soon after; never waits."""
         now = clock.mono_s()
         for pid, child in self._children.running.items():
-            if child.late:  # killed, but not collected yet
+            if child.is_ending or child.is_asked:
                 continue
             late = [call for record in child.records if (call := _overdue(record, now))]
             child.asked = late

@@ -4,14 +4,18 @@ The process writes its stacks in a signal handler in C that needs neither the in
 lock. So this works even if a handler hangs in foreign code. The file is in memory; the
 supervisor reads it.
 
-Such a handler writes the stacks of the newest 100 threads. In a process with more than
-`_THREADS_MOST`, each wanted thread gets a second signal, and writes its own stack alone. That
-signal ends a wait in foreign code that is not restarted, such as a `sleep` in C, so it is not sent
-where the first one is enough.
+A signal ends a wait in foreign code that is not restarted, such as a `sleep` in C. So a thread
+that does nothing else takes the signal, and all others block it.
+
+The signal's handler writes the stacks of the newest 100 threads. In a process with more than
+`_THREADS_MOST`, each wanted thread gets a second signal, and writes its own stack alone. That one
+may end a wait, so it is not sent where the first one is enough.
 """
 
 from __future__ import annotations
 
+import _thread
+import asyncio
 import contextlib
 import ctypes
 import faulthandler
@@ -22,21 +26,25 @@ import signal
 import sysconfig
 import tempfile
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from fairlane.common import clock
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Callable, Iterable, Mapping
 
 # Signals that other programs rarely use; only Linux has real-time signals.
 _SIGNAL = signal.SIGRTMIN + 9 if hasattr(signal, "SIGRTMIN") else signal.SIGUSR2
 _SIGNAL_OF_ONE = signal.SIGRTMIN + 10 if hasattr(signal, "SIGRTMIN") else None
+_SIGNAL_OF_TASKS = signal.SIGRTMIN + 11 if hasattr(signal, "SIGRTMIN") else None
 _THREADS_MOST = 90  # all threads of a process with more of them are not written
 _MOST = 8 << 20  # bytes of a file that are read: 100 threads of 100 long lines have fewer
+_FRAMES_MOST = 100
 _LINES = 30  # of one stack
+_TASKS_END = "End of tasks\n"
+_TASK = re.compile(r"Task (\d+)")
 _LONGEST_S = 1.0  # how long a process may take to write its stacks
-_QUIET_S = 0.005  # a dump that has not grown for so long is complete
+_QUIET_S = 0.03  # a dump that has not grown for so long is complete
 _PAUSE_S, _PAUSES = 0.0005, 20
 _LOOK_S = 0.05  # for so long one look may wait for threads that write one after the other
 _CUT = "  ..."  # stands for the rest of a stack of more than a hundred calls
@@ -78,10 +86,28 @@ def prepare(file: int) -> None:
     if file < 0:
         return
     faulthandler.register(_SIGNAL, file=file, all_threads=True)
+    _take_signals_elsewhere()
     if _SIGNAL_OF_ONE is not None:
         faulthandler.register(_SIGNAL_OF_ONE, file=file, all_threads=False)
     if not faulthandler.is_enabled():  # else the handler's author wants crash reports elsewhere
         faulthandler.enable(file=file, all_threads=True)
+
+
+def _take_signals_elsewhere() -> None:
+    """Starts the thread that takes the signal; this thread, and those it starts, block it."""
+    is_on = _thread.allocate_lock()
+    is_on.acquire()
+
+    def wait() -> None:
+        is_on.release()
+        forever = _thread.allocate_lock()
+        forever.acquire()
+        while True:
+            forever.acquire()
+
+    _thread.start_new_thread(wait, ())
+    is_on.acquire()
+    signal.pthread_sigmask(signal.SIG_BLOCK, {_SIGNAL})
 
 
 def ask(pid: int, file: int) -> None:
@@ -177,6 +203,79 @@ class StackDump:
         return users_lines(self._lines.get(thread, ()))
 
 
+# ------------------------------------------------------------------ tasks
+# The stacks of calls of an async handler, which wait without a thread of their own.
+
+
+class TaskDump:
+    """The stacks of the tasks of a process, which writes them in its event loop.
+
+    Unless it has answered when `look` returns True, its loop is blocked.
+    """
+
+    def __init__(self, pid: int, file: int) -> None:
+        self._file, self._asked = file, clock.mono_s()
+        self.is_answered = False
+        self._lines: dict[int, list[str]] = {}
+        if file >= 0 and _SIGNAL_OF_TASKS is not None:
+            os.ftruncate(file, 0)
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, _SIGNAL_OF_TASKS)
+
+    def look(self, now: float) -> bool:
+        """Returns True if the stacks are written, or if their time is up."""
+        text = read(self._file)
+        if text.endswith(_TASKS_END):
+            self.is_answered = True
+            self._lines = by_thread(text, _TASK, 10)
+        return self.is_answered or now - self._asked >= _LONGEST_S
+
+    def stack(self, unit: int) -> list[str]:
+        """Returns the user's lines of the call of a unit, the innermost first; [] if none runs."""
+        return users_lines(self._lines.get(unit, ()))
+
+
+def prepare_tasks(file: int, show: Callable[[], Iterable[str]]) -> None:
+    """Makes this process write what `show` returns when it gets the signal; in its event loop."""
+    if file < 0 or _SIGNAL_OF_TASKS is None:
+        return
+
+    def write() -> None:
+        text = "".join([*show(), _TASKS_END])
+        with contextlib.suppress(OSError):
+            os.write(file, text.encode(errors="backslashreplace"))
+
+    asyncio.get_running_loop().add_signal_handler(int(_SIGNAL_OF_TASKS), write)
+
+
+def stack_text(called: Any, task: Any) -> str:
+    """Returns the lines of a coroutine that is awaited in `task`, the innermost call first."""
+    lines: list[str] = []
+    while called is not None and len(lines) < _FRAMES_MOST:
+        frame = _first(called, "cr_frame", "gi_frame", "ag_frame")
+        if frame is not None:
+            code = frame.f_code
+            lines.append(f'  File "{code.co_filename}", line {frame.f_lineno} in {code.co_name}')
+        called = _first(called, "cr_await", "gi_yieldfrom", "ag_await")
+        if called is None or not hasattr(called, "send"):
+            called, task = _awaited(task)
+    return "\n".join([*reversed(lines), f"  {_RUNNER}, line 0 in run_slice_async"])
+
+
+def _first(called: Any, *names: str) -> Any:
+    return next((found for name in names if (found := getattr(called, name, None))), None)
+
+
+def _awaited(task: Any) -> tuple[Any, Any]:
+    """Returns the coroutine of a task that this task waits for, and that task; None if none."""
+    waits_for = getattr(task, "_fut_waiter", None)
+    children = getattr(waits_for, "_children", None) or [waits_for]
+    for child in children:
+        if isinstance(child, asyncio.Task) and not child.done():
+            return child.get_coro(), child
+    return None, None
+
+
 def size(file: int) -> int:
     """Returns how many bytes were written."""
     return os.fstat(file).st_size if file >= 0 else 0
@@ -224,15 +323,15 @@ def stack_of(text: str, thread: int, until: str = _RUNNER) -> list[str]:
     return users_lines(by_thread(text).get(thread, ()), until)
 
 
-def by_thread(text: str) -> dict[int, list[str]]:
-    """Returns the lines of each thread by its identity."""
+def by_thread(text: str, head: re.Pattern[str] = _NEXT, base: int = 16) -> dict[int, list[str]]:
+    """Returns the lines of each thread by its identity, or of what else a line begins."""
     found: dict[int, list[str]] = {}
     lines: list[str] = []
     for line in text.splitlines():
         if line.startswith("  "):
             lines.append(line)
-        elif begins := _NEXT.match(line):
-            lines = found[int(begins[1], 16)] = []
+        elif begins := head.match(line):
+            lines = found[int(begins[1], base)] = []
     return found
 
 

@@ -44,6 +44,24 @@ for record in LeaseBoard(int(sys.argv[2])).records:
 threading.Event().wait()
 """
 
+SLEEPER = r"""
+import ctypes, os, sys, threading, time
+from fairlane.worker import stack_dump
+from fairlane.worker.board import LeaseBoard
+from fairlane.worker.calls import Runner
+from fairlane.worker.handlers import shape_of
+from tests.worker.parts import slice_of
+
+def user_line(body):
+    began = time.monotonic()
+    os.write(1, b"%d\n" % threading.get_ident())
+    ctypes.CDLL(None).usleep(1_000_000)
+    os.write(1, b"%f\n" % (time.monotonic() - began))
+
+stack_dump.prepare(int(sys.argv[1]))
+Runner(shape_of(user_line), LeaseBoard(1).records[0]).run_slice(slice_of(b"x"), 0)
+"""
+
 
 @contextmanager
 def waiting(count: int) -> Iterator[tuple[int, int, dict[int, int]]]:
@@ -63,6 +81,27 @@ def waiting(count: int) -> Iterator[tuple[int, int, dict[int, int]]]:
         os.close(file)
 
 
+def test_a_sleep_in_foreign_code_goes_on_when_its_stack_is_shown():
+    """The handler's thread is the main one here, which would take a signal to the process."""
+    file = stack_dump.make()
+    program = subprocess.Popen(
+        [sys.executable, "-c", SLEEPER, str(file)], stdout=subprocess.PIPE, pass_fds=[file],
+        text=True,
+    )  # fmt: skip
+    assert program.stdout is not None
+    try:
+        thread = int(program.stdout.readline())
+        dump = StackDump(program.pid, file)
+        wait_until(lambda: dump.look(clock.mono_s()), why="the stacks are written")
+        lines = [line.rpartition(" in ")[2] for line in dump.stack(thread)]
+        assert lines == ["user_line"]
+        assert float(program.stdout.readline()) >= 1.0
+    finally:
+        program.kill()
+        program.communicate()
+        os.close(file)
+
+
 @pytest.mark.parametrize("count", [3, 89, 120])
 @pytest.mark.skipif(sys.platform != "linux", reason="only Linux sends a signal to one thread")
 def test_the_users_line_of_each_thread_is_shown(count: int):
@@ -72,7 +111,8 @@ def test_the_users_line_of_each_thread_is_shown(count: int):
         dump.want(threads)
         wait_until(lambda: dump.look(clock.mono_s()), why="the stacks are written")
         lines = [[line.rpartition(" in ")[2] for line in dump.stack(one)] for one in threads]
-    assert lines == [["wait", "wait", "user_line", *["deep"] * 16, "handler"]] * count
+    users = [[name for name in names if name != "wait"] for names in lines]
+    assert users == [["user_line", *["deep"] * 16, "handler"]] * count
 
 
 def test_a_thread_that_is_gone_does_not_keep_the_others_waiting_for_long():

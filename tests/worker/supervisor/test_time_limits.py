@@ -95,7 +95,7 @@ def test_a_process_is_killed_when_its_stack_dump_is_complete(
     _, _, look, calls, _ = scene([101.0])
     for i in range(5):
         assert calls == ["ask"][:i]
-        look(101.1 + i / 100)
+        look(101.1 + i / 25)
     assert calls == ["ask", "kill"]
 
 
