@@ -39,8 +39,8 @@ if TYPE_CHECKING:
 # worker/orders.py. If the count of cancels has changed, all leases are extended, and each
 # reply reports whether its lease is still wanted.
 #
-# A handler that ignores this may finish, unless the worker has a `cancel_grace_s`: then its
-# process is killed so long after the cancel was detected.
+# A handler that ignores this may go on for the worker's `cancel_grace_s`. Its process is killed so
+# long after the cancel was detected.
 
 
 _log = logging.getLogger("fairlane.worker")

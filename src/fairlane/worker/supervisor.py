@@ -123,7 +123,7 @@ class Worker:
         slice_s: float = settings.SLICE_MS / 1000,
         tokens: int = settings.TOKENS_MOST,
         time_limit_s: float | None = None,
-        cancel_grace_s: float | None = None,
+        cancel_grace_s: float | None = settings.CANCEL_GRACE_S,
     ) -> None:
         _check_count("concurrency", concurrency, 1000)
         _check_count("processes", processes, 256)

@@ -184,7 +184,7 @@ def worker_crashes(caplog: pytest.LogCaptureFixture) -> int:
 
 
 @ON_SINGLE
-def test_without_a_grace_a_handler_may_finish_after_a_cancel(
+def test_with_a_long_grace_a_handler_may_finish_after_a_cancel(
     queue: Queue, workers: Workers, folder: Folder
 ):
     request = queue.submit_request([b"a"] * 3, limit=1)
