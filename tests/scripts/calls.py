@@ -199,6 +199,7 @@ def accepted(lane: Lane, held: Held) -> dict[str, Call]:
         "subscribe": Call(TOPIC, {"subscriber": "s", "start": "new", "most": 9}),
         "take_messages": Call(TOPIC, {"subscriber": "s", "most": 9, "redeliver": 1}),
         "set_share": Call(running, {"share": 2}),
+        "set_time_limit": Call(running, {"time_limit_ms": 5_000}),
         "set_rate": Call(running, {"rates": "1 = 10000 5 1"}),
         "set_shards": Call((CONF,), {"shards": "1,2", "since": ""}),
         "take_turns": Call(TURNS, {"lane": 5, "count": 1}),

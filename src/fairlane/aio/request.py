@@ -195,6 +195,17 @@ class Request:
         deadline_ms = read_option("deadline", deadline)
         await self.queue.driver.run(change.set_deadline(self.id, deadline_ms))
 
+    async def set_time_limit(self, time_limit: Duration) -> None:
+        """Ends calls of the handler that take longer, also those that run; 0 removes the limit.
+
+        A call that runs already goes on for a second at least. Workers use the limit within a
+        second. Raises InvalidArgument, RequestNotFound, RequestEnded.
+        """
+        from fairlane.operations import change
+
+        limit_ms = read_option("time_limit", time_limit)
+        await self.queue.driver.run(change.set_time_limit(self.id, limit_ms))
+
     async def set_share(self, share: int) -> None:
         """Gives the tenant of this request another share of the workers' time, 1 to 999.
 

@@ -10,21 +10,23 @@ from __future__ import annotations
 
 import json
 from dataclasses import asdict, dataclass, fields
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from fairlane import settings
 from fairlane.common.text import format_duration, of_queue, plural
 from fairlane.errors import (
     CallNotFound,
     CallShared,
+    FairlaneError,
     InvalidArgument,
     WorkerNotFound,
 )
 from fairlane.operations.lease import new_op
 from fairlane.operations.request_state import progress, read_holders
 from fairlane.protocol import keys, scripts
+from fairlane.protocol.request_hash import hmget, parse_fields
 from fairlane.protocol.server_info import time_ms
-from fairlane.protocol.steps import Batch, Command
+from fairlane.protocol.steps import Batch, Command, run_each_or_error
 from fairlane.records import KilledCall, RunningCall, WorkerCalls
 
 if TYPE_CHECKING:
@@ -83,12 +85,34 @@ def parse_order(text: bytes) -> WorkerOrder | None:
 # ------------------------------------------------------------------ the worker's side
 
 
-async def read_counts(queue: str) -> tuple[bytes | None, int]:
-    """Returns the count of requests that were stopped while they ran, and that of orders."""
-    step = Command(b"HMGET", keys.conf(queue), b"cancels", b"orders")
+class QueueCounts(NamedTuple):
+    """What grows when workers of a queue must look at something; see read_counts."""
+
+    cancels: bytes | None
+    orders: int
+    time_limits: int
+
+
+async def read_counts(queue: str) -> QueueCounts:
+    """Returns the counts of requests that were stopped while they ran, of orders, and of changes.
+
+    Those changes are other time limits of requests.
+    """
+    step = Command(b"HMGET", keys.conf(queue), b"cancels", b"orders", b"time_limits")
     step.away_s = settings.BEAT_MS / 1000  # leases at other nodes must not wait for this node
-    cancels, orders = await step
-    return cancels, int(orders or 0)
+    cancels, orders, time_limits = await step
+    return QueueCounts(cancels, int(orders or 0), int(time_limits or 0))
+
+
+async def read_time_limits(ids: Sequence[str]) -> dict[str, int]:
+    """Returns the time limits of these requests in ms, 0 = none; not of one that cannot be read."""
+    rows = await run_each_or_error([hmget(one, "time_limit_ms") for one in ids])
+    found = {}
+    for one, row in zip(ids, rows, strict=True):
+        if not isinstance(row, FairlaneError):
+            (text,) = parse_fields(("time_limit_ms",), row)
+            found[one] = int(text or 0)
+    return found
 
 
 async def read_orders(queue: str, worker: str) -> dict[str, WorkerOrder | None]:

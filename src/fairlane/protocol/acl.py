@@ -125,7 +125,8 @@ ROLES = {
             " place_tokens"
             " put_schedule rate_queue reap refit report_backlog requeue_dead reschedule_active"
             " restore_active resume retire seal set_deadline set_limit set_max_waiting"
-            " set_key_limit set_priority set_rate set_shards set_share submit"
+            " set_key_limit set_priority set_rate set_shards set_share"
+            " set_time_limit submit"
         ),
         _words(
             "cluster|info del exists get getbit getrange hexists hget hgetall hincrby hlen"

@@ -1709,6 +1709,23 @@ def set_share(keys: Sequence[bytes], *, share: Arg, now: Arg = "") -> Call[SetSh
     return _call("set_share", keys, (now, share), SetShareReply.of)
 
 
+class SetTimeLimitReply(Reply):
+    """A reply of set_time_limit."""
+
+    __slots__ = ()
+    script = "set_time_limit"
+    says = "ok tokens | ended summary | gone"
+    is_ok: bool
+    is_gone: bool
+
+
+def set_time_limit(
+    keys: Sequence[bytes], *, time_limit_ms: Arg, now: Arg = ""
+) -> Call[SetTimeLimitReply]:
+    """Sets how long one call of the handler may take from now on; 0 = no limit."""
+    return _call("set_time_limit", keys, (now, time_limit_ms), SetTimeLimitReply.of)
+
+
 class SettleMessagesReply(Reply):
     """A reply of settle_messages."""
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from enum import IntEnum
 from itertools import compress
 from threading import get_ident, get_native_id
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from fairlane.common import clock
 from fairlane.records import CallProgress
@@ -159,6 +159,10 @@ class RecordFields(Structure):
         ("kill_began_ns", c_uint64),
         ("kill_how", c_uint64),
         ("killed_began_ns", c_uint64),
+        # Another time limit of its request, and when it was read.
+        ("limited_version", c_uint64),
+        ("limited_ms", c_uint64),
+        ("limited_at", c_double),
         ("narrowed_version", c_uint64),
         ("narrowed_index", c_uint64),
         ("extended_version", c_uint64),
@@ -359,6 +363,17 @@ class LeaseRecord:
         fields = self._fields
         return bool(fields.is_held and fields.stopped_version == self._version)
 
+    def changed_limit(self) -> ChangedLimit | None:
+        """Returns the time limit that the request of the lease got while it was held, or None."""
+        fields = self._fields
+        return self._changed_limit(fields.version) if fields.is_held else None
+
+    def _changed_limit(self, version: int) -> ChangedLimit | None:
+        fields = self._fields
+        if fields.limited_version != version:
+            return None
+        return ChangedLimit(self._board.limit_of(fields.limited_ms), fields.limited_at)
+
     @property
     def kill_verdict(self) -> str:
         """Returns the verdict with which a person ends the call that runs now; "" = none does."""
@@ -457,15 +472,24 @@ class LeaseRecord:
             version, began_ns = fields.version, call.began_ns
             if version & 1 or not began_ns or not fields.is_held:
                 return None
+            changed = self._changed_limit(version)
             running = Running(
                 self.unit, version, call.entry_id, began_ns,
-                board.limit_of(fields.limit_ms), fields.taken_ms, fields.attempt, fields.attempts,
+                changed.limit_s if changed else board.limit_of(fields.limit_ms),
+                fields.taken_ms, fields.attempt, fields.attempts,
                 (fields.least_backoff_ms, fields.most_backoff_ms), *board.thread_of(self),
-                board.grace_s,
+                board.grace_s, changed.least_until if changed else 0.0,
             )  # fmt: skip
             if (fields.version, call.began_ns, call.entry_id) == running.identity:
                 return running
         return None
+
+    def change_limit(self, held: Held, limit_ms: int) -> None:
+        """Notes the time limit that the request of this lease has now."""
+        fields = self._fields
+        if fields.limited_version != held.version or fields.limited_ms != limit_ms:
+            fields.limited_ms, fields.limited_at = limit_ms, clock.mono_s()
+            fields.limited_version = held.version
 
     def kill(self, running: Running, verdict: str) -> None:
         """Asks the unit to cancel this call, and to settle it with one of the verdicts of KILLS."""
@@ -765,12 +789,32 @@ def smaller_limit(own_s: float, asked_s: float) -> float:
     return min(own_s, asked_s) if own_s and asked_s else own_s or asked_s
 
 
+_LEAST_S = 1.0  # a call is not ended sooner after its limit was changed
+
+
+class ChangedLimit(NamedTuple):
+    """A time limit that was changed while a lease is held, in s, and when that was read."""
+
+    limit_s: float  # 0 = none
+    at: float
+
+    @property
+    def least_until(self) -> float:
+        """Returns until when a call goes on at least, though its time is over."""
+        return self.at + _LEAST_S
+
+    def until(self, began: float) -> float:
+        """Returns when a call must have ended that began then; inf = it may go on."""
+        return max(began + self.limit_s, self.least_until) if self.limit_s else math.inf
+
+
 @dataclass(frozen=True, slots=True)
 class Running:
     """A call of a handler under the lease of this `version`.
 
     `entry_id` is the entry it works on, or b"" for a batch of several. `limit_s` is its time limit,
-    0 = none, and `grace_s` what it may take to end after that. `thread` is the identity of its
+    0 = none, and `grace_s` what it may take to end after that. It is not late before
+    `least_until`. `thread` is the identity of its
     thread, `native` the thread's number in the system.
     """
 
@@ -786,6 +830,7 @@ class Running:
     thread: int
     native: int
     grace_s: float = 0.0
+    least_until: float = 0.0
 
     @property
     def identity(self) -> tuple[int, int, bytes]:
@@ -800,7 +845,9 @@ class Running:
     @property
     def until(self) -> float:
         """Returns when it must have ended, in seconds of time.monotonic(); inf = no limit."""
-        return self.began + self.limit_s + self.grace_s if self.limit_s else math.inf
+        if not self.limit_s:
+            return math.inf
+        return max(self.began + self.limit_s, self.least_until) + self.grace_s
 
     @property
     def index(self) -> int | None:

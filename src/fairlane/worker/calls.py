@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import math
 import traceback
 from collections.abc import Awaitable, Coroutine
 from contextlib import suppress
@@ -46,7 +47,7 @@ if TYPE_CHECKING:
     from opentelemetry.trace import Tracer
 
     from fairlane.protocol.steps import Arg
-    from fairlane.worker.board import LeaseRecord
+    from fairlane.worker.board import ChangedLimit, LeaseRecord
     from fairlane.worker.handlers import Handler
     from fairlane.worker.journal import Journal
     from fairlane.worker.log import Failures
@@ -105,8 +106,9 @@ class OutcomeBuilder:
         limit_s: float = 0.0,
         failures: Failures | None = None,
         journal: Journal | None = None,
+        record: LeaseRecord | None = None,
     ) -> None:
-        self._taken = taken
+        self._taken, self._record = taken, record
         self._journal = journal
         self._position = position
         self._began = began
@@ -179,7 +181,12 @@ class OutcomeBuilder:
         """
         if not self._limit_s or ran_ns <= self._limit_s * 1e9:
             return None
-        late = TimedOut(self._limit_s)
+        limit_s = self._limit_s
+        if self._record is not None and (changed := self._record.changed_limit()):
+            limit_s = changed.limit_s
+            if not limit_s or ran_ns <= limit_s * 1e9:
+                return None
+        late = TimedOut(limit_s)
         late.__cause__ = error
         return late
 
@@ -530,6 +537,9 @@ class Runner:
         self._failures = failures
         self._task: asyncio.Task[Any] | None = None  # while it awaits an async handler
         self._called: Any = None  # the coroutine of that handler
+        self._timer: asyncio.Timeout | None = None  # of its time limit
+        # It has passed a limit that it did not have when it began; the last call had, too.
+        self._is_late = self._was_late = False
         self._is_cancelled = False
         self._journal: Journal | None = None  # while others wait for the outcomes of a batch
 
@@ -540,11 +550,22 @@ class Runner:
 
     def cancel_unwanted(self) -> None:
         """Cancels the call of an async handler whose result is not wanted; in its event loop."""
+        if self._task is None or self._is_cancelled:
+            return
         record = self.record
-        is_ended = record.is_unwanted or record.kill_verdict
-        if self._task is not None and not self._is_cancelled and is_ended:
+        if (changed := record.changed_limit()) is not None:
+            self._heed_limit(changed)
+        if record.is_unwanted or record.kill_verdict or self._is_late:
             self._is_cancelled = True
             self._task.cancel()
+
+    def _heed_limit(self, changed: ChangedLimit) -> None:
+        """Moves the end of the call to that of its new limit; without a timer it ends here."""
+        until = changed.until(self.record.call.began_ns / 1e9)
+        if self._timer is not None and not self._timer.expired():
+            self._timer.reschedule(None if until == math.inf else until)
+        elif self._timer is None:
+            self._is_late = clock.mono_s() > until
 
     def show_task(self) -> str:
         """Returns the stack of the call that is awaited; "" if none is. In its event loop."""
@@ -554,7 +575,8 @@ class Runner:
 
     def _end_call(self) -> bool:
         """Notes that a call of an async handler has ended; returns True if it was cancelled."""
-        task, self._task, self._called = self._task, None, None
+        task, self._task, self._called, self._timer = self._task, None, None, None
+        self._was_late, self._is_late = self._is_late and not self.record.is_unwanted, False
         was_cancelled, self._is_cancelled = self._is_cancelled, False
         if was_cancelled and task is not None:
             task.uncancel()
@@ -619,7 +641,9 @@ class Runner:
     def run_slice(self, taken: Slice, position: int) -> Outcome:
         """Calls a sync handler for the slice from `position` on, until it is time to settle."""
         now, limit_s = perf_counter_ns(), self._limit_s(taken)
-        tally = OutcomeBuilder(taken, position, now, limit_s, self._failures, self._journal)
+        tally = OutcomeBuilder(
+            taken, position, now, limit_s, self._failures, self._journal, self.record
+        )
         if self.shape.is_batch:
             return self._run_batch(taken, taken.entries[position:], tally)
         call, wants_context = self._call(taken, position, limit_s), self.shape.wants_context
@@ -664,7 +688,7 @@ class Runner:
                 self._called = called
                 called = run_in(copy_context(), called)
                 self._task = task
-                result = await (_within(limit_s, called) if limit_s else called)
+                result = await (self._within(limit_s, called) if limit_s else called)
             except BaseException as error:
                 if termination.is_marked:
                     termination.after_call(error)
@@ -691,7 +715,9 @@ class Runner:
         was_cancelled: bool,
     ) -> bool:  # fmt: skip
         """Notes how a call of an async handler failed; returns False if the run is over."""
-        if not was_cancelled:
+        if was_cancelled and self._was_late:
+            tally.fail(entry, self._timed_out(error))
+        elif not was_cancelled:
             tally.fail(entry, error)
         elif not self._note_killed(tally, entry, error, ran_ns):
             tally.is_over = True
@@ -731,7 +757,7 @@ class Runner:
             self._called = self._call_batch(taken, entries, limit_s)
             called = run_in(copy_context(), self._called)
             self._task = task
-            results = await (_within(limit_s, called) if limit_s else called)
+            results = await (self._within(limit_s, called) if limit_s else called)
         except BaseException as raised:
             was_cancelled = self._end_call()
             if not termination.is_fork and _ends_unit(raised, task):
@@ -741,8 +767,12 @@ class Runner:
                 tally, entries[0], raised, perf_counter_ns() - before
             )
             if is_killed:
+                self.record.rest()
                 return tally.outcome(perf_counter_ns())
-            tally.is_over = was_cancelled
+            if was_cancelled and self._was_late:
+                error = self._timed_out(raised)
+            else:
+                tally.is_over = was_cancelled
         self._end_call()
         self.record.rest()
         if termination.is_marked:
@@ -781,28 +811,39 @@ class Runner:
         """Returns the smaller of the handler's and the request's limits; 0 = there is none."""
         return smaller_limit(self.shape.time_limit_s, taken.time_limit_ms / 1000)
 
+    def _timed_out(self, error: BaseException) -> TimedOut:
+        """Returns the error of a call that was cancelled because its limit was changed."""
+        late = TimedOut(self._limit_now(0.0))
+        late.__cause__ = error
+        return late
+
+    def _limit_now(self, limit_s: float) -> float:
+        """Returns the limit of the call that runs, which may have been changed since it began."""
+        changed = self.record.changed_limit()
+        return changed.limit_s if changed else limit_s
+
+    async def _within(self, limit_s: float, called: Awaitable[Any]) -> Any:
+        """Awaits a handler call. Raises TimedOut from the error that the cancellation raised.
+
+        If the call goes on regardless, or blocks the loop, its process is killed.
+        """
+        task = asyncio.current_task()
+        try:
+            async with asyncio.timeout(limit_s) as timer:
+                self._timer = timer
+                result = await called
+        except BaseException as error:
+            if timer.expired() and not _ends_unit(error, task):
+                raise TimedOut(self._limit_now(limit_s)) from _cancelled(error)
+            raise
+        if timer.expired():  # the handler was cancelled, and returned a result all the same
+            raise TimedOut(self._limit_now(limit_s))
+        return result
+
     def _begin_batch(self, entries: list[Entry], began_ns: int) -> None:
         """Notes on the board the call of a batch handler; of several entries it names none."""
         self.record.call.entry_id = entries[0][0] if len(entries) == 1 else b""
         self.record.call.began_ns = began_ns
-
-
-async def _within(limit_s: float, called: Awaitable[Any]) -> Any:
-    """Awaits a handler call. Raises TimedOut from the error that the cancellation raised.
-
-    If the call goes on regardless, or blocks the loop, its process is killed.
-    """
-    task = asyncio.current_task()
-    try:
-        async with asyncio.timeout(limit_s) as timer:
-            result = await called
-    except BaseException as error:
-        if timer.expired() and not _ends_unit(error, task):
-            raise TimedOut(limit_s) from _cancelled(error)
-        raise
-    if timer.expired():  # the handler was cancelled, and returned a result all the same
-        raise TimedOut(limit_s)
-    return result
 
 
 class _Time:

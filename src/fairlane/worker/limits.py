@@ -57,7 +57,9 @@ class CancellationWatch:
         self._driver, self._queue = driver, queue
         self._seen: bytes | None = b""  # not read so far
         self._read_at = 0.0  # when it may be read again
+        self._limits = 0  # changes of time limits so far
         self.on_orders: Callable[[int], None] = lambda _: None  # gets the queue's count of orders
+        self.on_time_limits: Callable[[], None] = lambda: None  # requests have other ones
 
     def are_new(self, all_held: Iterable[Held]) -> bool:
         """Returns True if requests may have been cancelled since the last call. Never raises."""
@@ -67,11 +69,15 @@ class CancellationWatch:
         self._read_at = now + _EVERY_S
         before = self._seen
         try:
-            self._seen, orders = self._driver.run(read_counts(self._queue))
+            counts = self._driver.run(read_counts(self._queue))
         except FairlaneError:
             self._read_at = now + _STOP_AGAIN_S
             return False
-        self.on_orders(orders)
+        self._seen = counts.cancels
+        self.on_orders(counts.orders)
+        has_changed, self._limits = counts.time_limits != self._limits, counts.time_limits
+        if has_changed:
+            self.on_time_limits()
         return self._seen != before
 
 

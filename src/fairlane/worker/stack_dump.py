@@ -46,6 +46,7 @@ _TASK = re.compile(r"Task (\d+)")
 _LONGEST_S = 1.0  # how long a process may take to write its stacks
 _QUIET_S = 0.03  # a dump that has not grown for so long is complete
 _PAUSE_S, _PAUSES = 0.0005, 20
+_EACH_S = 0.05  # ... and for each thread that is asked alone
 _LOOK_S = 0.05  # for so long one look may wait for threads that write one after the other
 _CUT = "  ..."  # stands for the rest of a stack of more than a hundred calls
 _NEXT = re.compile(r"(?:Current t|T)hread 0x([0-9a-f]+)\b.*")
@@ -162,7 +163,8 @@ class StackDump:
 
     def look(self, now: float) -> bool:
         """Returns True if the stacks are written and grow no more, or if their time is up."""
-        is_late = now - self._asked >= _LONGEST_S
+        count = 0 if self._is_whole else len(self._lines) + len(self._left)
+        is_late = now - self._asked >= _LONGEST_S + _EACH_S * count
         if not self._is_whole:
             until = clock.mono_s() + _LOOK_S
             while self._left and self._look_at_one(is_late=is_late) and clock.mono_s() < until:

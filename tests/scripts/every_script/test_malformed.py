@@ -146,6 +146,7 @@ MALFORMED: list[tuple[str, str, list[dict[str, Any]]]] = [
     ("set_max_waiting", "BADARGUMENT", each("most", -1, 1.5, "x")),
     ("set_priority", "BADPRIORITY a whole number from 0 to 99", each("priority", *PRIORITIES)),
     ("set_rate", "BADARGUMENT", each("rates", *NO_RATES)),
+    ("set_time_limit", "BADARGUMENT", each("time_limit_ms", "", -1, 1.5, 86_400_001, "x")),
     ("set_share", "BADARGUMENT", each("share", "", 0, -1, 1.5, 1000, "x")),
     ("stand_in", "BADARGUMENT", [*each("lock_ms", "", "x"), *each("rest_ms", "", "x")]),
     ("set_shards", "BADSHARDS", each("shards", *SHARDS)),

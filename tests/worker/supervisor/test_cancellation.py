@@ -12,6 +12,7 @@ import pytest
 from fairlane import settings
 from fairlane.errors import InvalidArgument, NodeAway, RedisUnreachable
 from fairlane.operations.change import cancel
+from fairlane.operations.orders import QueueCounts
 from fairlane.protocol import keys
 from fairlane.worker import Reject, Worker, batch_handler
 from fairlane.worker.board import LeaseBoard
@@ -231,13 +232,13 @@ class Counter:
     def run(self, operation: Any) -> Any:
         """Returns the count."""
         step = operation.send(None)
-        assert step.args == (b"HMGET", keys.conf("req"), b"cancels", b"orders")
+        assert step.args == (b"HMGET", keys.conf("req"), b"cancels", b"orders", b"time_limits")
         assert step.away_s == 1  # it does not wait repeatedly for a node that is away
         operation.close()
         self.reads += 1
         if isinstance(self.count, Exception):
             raise self.count
-        return self.count, 0
+        return QueueCounts(self.count, 0, 0)
 
 
 @pytest.fixture

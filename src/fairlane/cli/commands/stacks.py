@@ -137,6 +137,8 @@ def _who() -> str:
 
 
 def _sentence(killed: KilledCall) -> str:
+    from fairlane.common.text import plural
+
     what = f"sub-request {killed.index} of request {killed.id} was ended after {ago(killed.ran_ms)}"
     is_last = killed.attempt >= killed.attempts
     then = {
@@ -146,5 +148,6 @@ def _sentence(killed: KilledCall) -> str:
         "dead": "it is dead",
     }[killed.verdict]
     process = f"; process {killed.process} was killed" if killed.ended_process else ""
-    others = f", and {killed.others} other calls run again" if killed.others else ""
+    verb = "runs" if killed.others == 1 else "run"
+    others = f", and {plural(killed.others, 'other call')} {verb} again" if killed.others else ""
     return f"{what}: {then}{process}{others}"
