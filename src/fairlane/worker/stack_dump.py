@@ -4,8 +4,9 @@ The process writes its stacks in a signal handler in C that needs neither the in
 lock. So this works even if a handler hangs in foreign code. The file is in memory; the
 supervisor reads it.
 
-A signal ends a wait in foreign code that is not restarted, such as a `sleep` in C. So a thread
-that does nothing else takes the signal, and all others block it.
+A signal ends a wait in foreign code that is not restarted, such as a `sleep` in C. So the signal is
+sent to a thread that does nothing else. No thread blocks it, because the programs that a handler
+starts would inherit that.
 
 The signal's handler writes the stacks of the newest 100 threads. In a process with more than
 `_THREADS_MOST`, each wanted thread gets a second signal, and writes its own stack alone. That one
@@ -44,6 +45,7 @@ _LINES = 30  # of one stack
 _TASKS_END = "End of tasks\n"
 _TASK = re.compile(r"Task (\d+)")
 _LONGEST_S = 1.0  # how long a process may take to write its stacks
+_PR_SET_NAME, _TAKER = 15, b"fairlane-stacks"
 _QUIET_S = 0.03  # a dump that has not grown for so long is complete
 _PAUSE_S, _PAUSES = 0.0005, 20
 _EACH_S = 0.05  # ... and for each thread that is asked alone
@@ -87,19 +89,21 @@ def prepare(file: int) -> None:
     if file < 0:
         return
     faulthandler.register(_SIGNAL, file=file, all_threads=True)
-    _take_signals_elsewhere()
+    _start_taker()
     if _SIGNAL_OF_ONE is not None:
         faulthandler.register(_SIGNAL_OF_ONE, file=file, all_threads=False)
     if not faulthandler.is_enabled():  # else the handler's author wants crash reports elsewhere
         faulthandler.enable(file=file, all_threads=True)
 
 
-def _take_signals_elsewhere() -> None:
-    """Starts the thread that takes the signal; this thread, and those it starts, block it."""
+def _start_taker() -> None:
+    """Starts the thread that takes the signal, which has a name for the system."""
     is_on = _thread.allocate_lock()
     is_on.acquire()
 
     def wait() -> None:
+        with contextlib.suppress(AttributeError):  # only Linux has it
+            ctypes.CDLL(None).prctl(_PR_SET_NAME, _TAKER)
         is_on.release()
         forever = _thread.allocate_lock()
         forever.acquire()
@@ -108,13 +112,26 @@ def _take_signals_elsewhere() -> None:
 
     _thread.start_new_thread(wait, ())
     is_on.acquire()
-    signal.pthread_sigmask(signal.SIG_BLOCK, {_SIGNAL})
+
+
+def _taker_of(pid: int) -> int:
+    """Returns the number of the thread that takes the signal; 0 if there is none."""
+    with contextlib.suppress(OSError):
+        for task in Path(f"/proc/{pid}/task").iterdir():
+            with contextlib.suppress(OSError):  # the thread has ended meanwhile
+                if (task / "comm").read_bytes().strip() == _TAKER:
+                    return int(task.name)
+    return 0
 
 
 def ask(pid: int, file: int) -> None:
     """Makes a process write its stacks anew; the signal ends a process that did not `prepare`."""
     if file >= 0:
         os.ftruncate(file, 0)
+    taker = _taker_of(pid) if _may_ask_one() else 0
+    if taker:
+        ctypes.CDLL(None).tgkill(pid, taker, int(_SIGNAL))
+        return
     with contextlib.suppress(ProcessLookupError):
         os.kill(pid, _SIGNAL)
 
