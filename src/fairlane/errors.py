@@ -11,6 +11,9 @@ FairlaneError
  │    └── RequestLost     the request, or some of its results, are gone    exit 3
  ├── DataLost             endings or results are gone and were not read    exit 1
  ├── DeadNotFound         no dead sub-request has that index or fingerprint exit 3
+ ├── CallNotFound         the sub-request does not run now                  exit 3
+ ├── CallShared           other calls would be ended, too: confirm it       exit 2
+ ├── WorkerNotFound       the queue has no such worker that answers         exit 3
  ├── ScheduleNotFound     the queue has no schedule of this name            exit 3
  ├── SubscriberNotFound   the topic has no subscriber of this name         exit 3
  ├── TopicNotFound        there is no topic of this name                    exit 3
@@ -95,6 +98,24 @@ class DataLost(FairlaneError):
 
 class DeadNotFound(FairlaneError, LookupError):
     """The request has no dead sub-request with this index or fingerprint."""
+
+    exit_code = 3
+
+
+class CallNotFound(FairlaneError, LookupError):
+    """The sub-request does not run now: it waits, has ended, or its worker cannot be asked."""
+
+    exit_code = 3
+
+
+class CallShared(FairlaneError):
+    """Other calls may be ended with this one, because they run in its process."""
+
+    exit_code = 2
+
+
+class WorkerNotFound(FairlaneError, LookupError):
+    """The queue has no worker of this id that answers."""
 
     exit_code = 3
 

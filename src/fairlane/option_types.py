@@ -421,6 +421,8 @@ class ChangeOptions(TypedDict, total=False):
         limit: At most so many workers hold parts of it at a time (1 to 10,000).
         deadline: A sub-request that has not started so long from now is dead; 0s = no deadline (1ms
             to 366d).
+        time_limit: A longer call of the handler is stopped, and the attempt fails; 0s = no limit
+            (1ms to 24h).
         rate: At most so many sub-requests start in a time: 100/s, 30/m or 5/h.
         burst: So many may start together after a pause; without it, what the rate has in 0.1 s (1
             to 1,000,000).
@@ -431,6 +433,7 @@ class ChangeOptions(TypedDict, total=False):
     priority: int
     limit: int
     deadline: Duration
+    time_limit: Duration
     rate: str
     burst: int
     weight: int

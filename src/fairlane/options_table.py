@@ -76,7 +76,7 @@ OPTIONS = (
            "many task schedule step set sink",
            "A sub-request that has not started so long from now is dead; 0s = no deadline."),
     Option("time_limit", DURATION, "1ms", "24h", "", None, "policy",
-           "many task schedule step sink",
+           "many task schedule step set sink",
            "A longer call of the handler is stopped, and the attempt fails; 0s = no limit."),
     Option("durable", WHOLE, 0, 16, "replicas", 0, "policy",
            "many task schedule", "So many replicas must confirm each write."),

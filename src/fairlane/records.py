@@ -232,7 +232,8 @@ class DeadSubRequest:
     """A sub-request that was given up, with its body.
 
     `attempt` is the number of its last delivery (0: there was none). `reason` is attempts, timeout,
-    rejected, died or deadline; `error` a traceback or a sentence. `dead_id` is its id in `dead`.
+    rejected, killed, died or deadline; `error` a traceback or a sentence. `dead_id` is its id in
+    `dead`.
     """
 
     index: int
@@ -310,6 +311,67 @@ class WorkerState:
     units: int | None = None
     per_s: float | None = None
     release: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunningCall:
+    """A call of a handler that runs now.
+
+    `index` is that of its sub-request; None for a call of a batch handler with `count` of them.
+    `task` is the name of the task that is called. It runs for `ran_ms` under permit and `fence`, in
+    process and thread of the worker's machine; `beside` other calls run in its process. `lines` are
+    the innermost lines of the user's code, the innermost one first; none if they were not asked
+    for. `problem` says what is unusual about them.
+    """
+
+    worker: str
+    id: str
+    index: int | None
+    count: int
+    task: str | None
+    permit: int
+    fence: int
+    attempt: int
+    attempts: int
+    ran_ms: int
+    limit_ms: int | None
+    process: int
+    thread: int | None
+    beside: int
+    lines: tuple[str, ...] = ()
+    problem: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkerCalls:
+    """The calls that a worker runs now, those first that run for longest; `more` are left out.
+
+    `problem`: why the worker has not named them.
+    """
+
+    worker: str
+    calls: tuple[RunningCall, ...] = ()
+    more: int = 0
+    problem: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KilledCall:
+    """A call that a person has ended after `ran_ms`, at `attempt` of `attempts`.
+
+    `verdict` is charge, free or dead. If that `ended_process`, `others` ran in it and run again.
+    """
+
+    id: str
+    index: int
+    worker: str
+    process: int
+    attempt: int
+    attempts: int
+    verdict: str
+    ran_ms: int
+    ended_process: bool
+    others: int
 
 
 @dataclass(frozen=True, slots=True)

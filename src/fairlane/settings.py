@@ -58,6 +58,7 @@ POLL_S = 5.0  # the slow poll behind every subscription
 BLOCK_MS = 2_000  # one blocking pop; also how long an idle worker takes to drain
 PAUSED_S = 0.2  # how often a unit checks whether its queue is still paused; costs no command
 SHARD_BLOCK_MS = 250  # one blocking pop at one of several shards, before the next shard
+CANCEL_GRACE_S = 30.0  # a handler may go on for so long after its request was cancelled
 TOKENS_MOST = 128  # tokens that a unit pops in one call, when its handler is quick
 SLICE_MS = 20.0  # how long one lease's work should take; an urgent request waits that long
 SLICE_MOST = 1_000

@@ -16,6 +16,7 @@ ALLOWED = {
     "cli.commands.queue": "a queue's settings as they are stored",
     "cli.commands.schedule": "a definition that is checked before it connects",
     "cli.commands.scripts": "deployment",
+    "cli.commands.stacks": "whether a name is that of a worker",
     "cli.commands.stats": "the reset of measurements",
     "cli.commands.status": "holders, retries and Redis's clock",
     "cli.commands.submit": "content_id of lines that are read in blocks",

@@ -24,6 +24,7 @@ from fairlane.operations import (
     dead_letters,
     lease,
     limit_keys,
+    orders,
     pause,
     rates,
     shards,
@@ -411,6 +412,21 @@ def runs_in_order(driver: Any) -> None:
     work_on(driver)
 
 
+def is_given_another_time_limit(driver: Any) -> None:
+    put(driver, 1)
+    driver.run(change.set_time_limit("r1", 5_000))
+
+
+def answers_an_order(driver: Any) -> None:
+    """Leaves an order for a worker, which carries it out once and answers it once."""
+    names = (keys.orders("req", "w:1"), keys.conf("req"), keys.answer("req", "ab"))
+    order = orders.WorkerOrder("ab", "calls").text
+    driver.do(scripts.order(names, order="ab", text=order, ttl=60_000, most=10))
+    assert driver.client.hget(keys.conf("req"), "orders") == b"1"
+    driver.do(orders.answer_call("req", "w:1", "ab", "{}"))
+    assert driver.client.xlen(names[2]) == 1
+
+
 def ages(driver: Any) -> None:
     put(driver, ageing_ms=1_000)
     reply = driver.do(scripts.hasten(keys.request_keys("r1"), now=2_000_000_000_000))
@@ -618,9 +634,10 @@ SCENARIOS: list[Scenario] = [
     takes_back_what_is_held, begins_a_new_life, cancels, works, goes_on, fails, gives_back,
     expires, dies, lives, loses_its_tokens, is_late, leaves_an_intent, vanishes, ends_unlogged,
     changes, holds, has_rates, has_rates_and_is_held, takes_turns, charges_turns, measures,
-    is_given_another_rate, is_given_another_share, names_keys, runs_in_order, ages,
-    follows_another, fans_out, forwards, balances, publishes, places, pauses_the_queue, spreads,
-    requeues, requeues_after_the_end, drops_the_dead, limits_the_queue,
+    is_given_another_rate, is_given_another_share, is_given_another_time_limit, answers_an_order,
+    names_keys, runs_in_order, ages, follows_another, fans_out, forwards, balances, publishes,
+    places, pauses_the_queue, spreads, requeues, requeues_after_the_end, drops_the_dead,
+    limits_the_queue,
     checks_everything, tidies, rolls, joins, recurs, changes_many, deletes, pulls, flows,
     joins_children, chooses_children,
 ]  # fmt: skip

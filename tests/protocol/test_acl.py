@@ -38,7 +38,13 @@ API = {
     "producer": {"submit_many", "submit_flow", "completions", "state"},
     "maintenance": {
         *("submit_many", "submit_flow", "completions", "state"),
-        *("set_limit", "set_priority", "set_deadline", "set_share"),  # `fairlane set` makes several
+        *(
+            "set_limit",
+            "set_priority",
+            "set_deadline",
+            "set_share",
+            "set_time_limit",
+        ),  # `fairlane set` makes several
     },
     "monitor": {"completions", "state", "snapshot", "leases"},
     "worker": {"take", "_taker"},
@@ -48,6 +54,7 @@ OTHER_CHANGES = {
     "producer": {
         *("claim_dead", "delete", "drop_dead", "glance", "list_dead", "refit", "requeue_dead"),
         *("set_rate", "set_limit", "set_priority", "set_share", "set_deadline", "pause", "resume"),
+        "set_time_limit",
     }
 }
 # What `fairlane serve` sends besides a person's commands.

@@ -79,6 +79,10 @@ def accepted(lane: Lane, held: Held) -> dict[str, Call]:
         "add_stats": Call((STATS,), {"numbers": ["5:ran:count", 1]}),
         "add_turns": Call(TURNS, {"lane": 5, "tokens": ["r1#0.9@1:acme"]}),
         "admit": Call((*BOUND, ACTIVE), {"id": RUNNING, "chunk": 1, "count": 1, "pause": 1}),
+        "answer": Call(
+            (keys.orders("req", "w:1"), keys.answer("req", "a1")),
+            {"order": "a1", "text": "{}", "ttl": HOUR},
+        ),
         "append": Call(running, _next_chunk(lane)),
         "cancel": Call(running, {"reason": "enough"}),
         "charge_turns": Call(TURNS[1:], {"rows": [5, "1:acme", 1, 300]}),
@@ -148,6 +152,10 @@ def accepted(lane: Lane, held: Held) -> dict[str, Call]:
         "move_tick": Call(
             CHANGED_SCHEDULES, {"schedule": "s", "found": "", "expected": 1, "tick": 2}
         ),
+        "order": Call(
+            (keys.orders("req", "w:1"), CONF, keys.answer("req", "a2")),
+            {"order": "a2", "text": "{}", "ttl": HOUR, "most": 10},
+        ),
         "pause": Call(running, {}),
         "next_forward": Call((*MINE[:2], b"{lists}:state"), FORWARD),
         "pause_queue": Call((CONF,), {"period": 5, "longest": HOUR}),
@@ -193,6 +201,7 @@ def accepted(lane: Lane, held: Held) -> dict[str, Call]:
         "subscribe": Call(TOPIC, {"subscriber": "s", "start": "new", "most": 9}),
         "take_messages": Call(TOPIC, {"subscriber": "s", "most": 9, "redeliver": 1}),
         "set_share": Call(running, {"share": 2}),
+        "set_time_limit": Call(running, {"time_limit_ms": 5_000}),
         "set_rate": Call(running, {"rates": "1 = 10000 5 1"}),
         "set_shards": Call((CONF,), {"shards": "1,2", "since": ""}),
         "take_turns": Call(TURNS, {"lane": 5, "count": 1}),

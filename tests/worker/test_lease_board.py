@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import threading
 from ctypes import Array, Structure, addressof, alignment, memset, sizeof
@@ -337,21 +338,13 @@ def test_the_progress_of_a_call_is_read_until_its_lease_ends():
     assert board.reported() == []
 
 
-# ------------------------------------------------------------------ a call with a time limit
+# ------------------------------------------------------------------ a call
 
 
-def begin(record: LeaseRecord, entry_id: bytes = b"1700000000000-4", until: float = 105.0) -> None:
+def begin(record: LeaseRecord, entry_id: bytes = b"1700000000000-4", began: float = 103.0) -> None:
     """Begins a call of the handler, at second 103."""
-    record.begin(
-        entry_id,
-        began=103.0,
-        until=until,
-        limit_s=2.0,
-        taken_ms=1_700_000_000_500,
-        attempt=3,
-        attempts=5,
-        backoff_ms=(1000, 86_400_000),
-    )
+    record.call.entry_id = entry_id
+    record.call.began_ns = int(began * 1e9)
 
 
 def running_in(record: LeaseRecord) -> Running:
@@ -361,20 +354,50 @@ def running_in(record: LeaseRecord) -> Running:
     return running
 
 
-def test_a_call_with_a_time_limit_is_on_the_board_while_it_runs():
+def test_a_call_is_on_the_board_while_it_runs():
     """The board has what charging needs: the entry, the attempt, the backoff; and the thread."""
     record = record_of_its_own()
-    hold(record)
+    record.hold(
+        "r1", "2", 7, OP, 100.0, 30.0, -9, 3, 5,
+        taken_ms=1_700_000_000_500, limit_ms=2000, backoff_ms=(1000, 86_400_000),
+    )  # fmt: skip
     before = record.running()
+    record.note_thread()
     begin(record)
     running = running_in(record)
     record.rest()
     assert (before, record.running()) == (None, None)
-    assert (running.entry_id, running.taken_ms) == (b"1700000000000-4", 1_700_000_000_500)
-    assert (running.attempt, running.attempts) == (3, 5)
+    assert (running.entry_id, running.index) == (b"1700000000000-4", 4)
+    assert (running.taken_ms, running.attempt, running.attempts) == (1_700_000_000_500, 3, 5)
     assert (running.began, running.until, running.limit_s) == (103.0, 105.0, 2.0)
     assert running.backoff_ms == (1000, 86_400_000)
     assert running.thread == threading.get_ident()
+    assert running.native == threading.get_native_id()
+
+
+@for_each(
+    "own, asked_ms, grace, until",
+    [(0.0, 0, 0.0, math.inf), (9.0, 2000, 1.5, 106.5), (1.0, 2000, 0.0, 104.0)],
+)
+def test_the_smaller_limit_of_handler_and_request_ends_a_call(
+    own: float, asked_ms: int, grace: float, until: float
+):
+    """A call without one never ends; one of an async handler has a grace."""
+    record = LeaseBoard(1, limit_s=own, grace_s=grace).records[0]
+    record.hold("r1", "2", 7, OP, 100.0, 30.0, limit_ms=asked_ms)
+    begin(record)
+    assert running_in(record).until == until
+
+
+def test_a_spare_records_call_runs_in_the_thread_of_its_unit():
+    """The thread is noted once, when the unit starts."""
+    board = LeaseBoard(2, 2)
+    board.records[1].note_thread()
+    for record in board.records:
+        hold(record)
+        begin(record)
+    threads = [running_in(record).thread for record in board.records]
+    assert threads == [0, threading.get_ident(), 0, threading.get_ident()]
 
 
 def test_the_longest_call_fits():
@@ -391,14 +414,14 @@ def test_the_longest_call_fits():
 def test_two_calls_for_one_entry_are_distinct():
     """They are of one lease or of two: a decision about one must not apply to the other."""
     record = record_of_its_own()
-    numbers = set()
+    calls = set()
     for _ in range(2):
         hold(record)
-        for _ in range(2):
-            begin(record)
-            numbers.add(running_in(record).number)
+        for began in (103.0, 103.1):
+            begin(record, began=began)
+            calls.add(running_in(record).identity)
         record.release()
-    assert len(numbers) == 4
+    assert len(calls) == 4
 
 
 def test_a_call_of_a_process_that_died_is_not_the_next_ones():
@@ -412,49 +435,29 @@ def test_a_call_of_a_process_that_died_is_not_the_next_ones():
     assert record.running() is None
 
 
-def test_a_call_that_is_half_written_is_not_seen():
-    """A process that is killed while it begins a call is charged with none."""
+def test_a_call_that_is_half_written_has_not_begun():
+    """A process that is killed while it begins a call is not charged for the call before it."""
     record = record_of_its_own()
     hold(record)
-    begin(record)
-    record._fields.number |= 1
-    assert record.running() is None
-    begin(record)
-    assert running_in(record).until == 105.0
+    begin(record, b"1-1")
+    before = running_in(record)
+    record.call.entry_id = b"2-22"
+    assert running_in(record).identity != before.identity
 
 
-@for_each("at", range(15))
-def test_a_call_is_not_seen_while_it_is_written(at: int, monkeypatch: pytest.MonkeyPatch):
-    """The supervisor sees the call before it, the call after it, or none."""
-    record, seen = record_of_its_own(), []
-    hold(record)
-    begin(record, b"1-1", 105.0)
-    interruption = Interruption(monkeypatch)
-    interruption.arm(at, lambda: seen.append(record.running()))
-    begin(record, b"2-22", 205.0)
-    interruption.arm(-1, lambda: None)
-    ((running,),) = (seen,)
-    assert (running and (running.entry_id, running.until)) in {
-        None,
-        (b"1-1", 105.0),
-        (b"2-22", 205.0),
-    }
-    assert running_in(record).entry_id == b"2-22"
-
-
-@for_each("at", range(17))
+@for_each("at", range(11))
 def test_a_call_that_ends_while_it_is_read_is_not_mixed_with_the_next(
     at: int, monkeypatch: pytest.MonkeyPatch
 ):
     record = record_of_its_own()
     hold(record)
-    begin(record, b"1-1", 105.0)
+    begin(record, b"1-1", 103.0)
     interruption = Interruption(monkeypatch)
-    interruption.arm(at, lambda: begin(record, b"2-22", 205.0))
+    interruption.arm(at, lambda: begin(record, b"2-22", 203.0))
     running = record.running()
     interruption.arm(-1, lambda: None)
-    seen = running and (running.entry_id, running.until)
-    assert seen in {None, (b"1-1", 105.0), (b"2-22", 205.0)}
+    seen = running and (running.entry_id, running.began)
+    assert seen in {None, (b"1-1", 103.0), (b"2-22", 203.0)}
     assert running_in(record).entry_id == b"2-22"
 
 

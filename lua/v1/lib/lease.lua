@@ -219,10 +219,10 @@ end
 
 -- ------------------------------------------------------------------ verdicts
 
--- Settles the entries that are not done, each by its verdict: retry, timeout (a retry that is counted), dead,
--- release (no attempt is charged) or unbegun (its handler was not called, so it may be delivered with others, as in
+-- Settles the entries that are not done, each by its verdict: retry, timeout (a retry that is counted), dead, killed (dead
+-- because a person ended the call), release (no attempt is charged) or unbegun (its handler was not called, so it may be delivered with others, as in
 -- give_back). On the last attempt a retry makes the entry dead. `work` is what read_work returns.
-local REASONS = {retry = "attempts", timeout = "timeout", dead = "rejected"}
+local REASONS = {retry = "attempts", timeout = "timeout", dead = "rejected", killed = "killed"}
 
 -- Notes the failed attempts, and why an entry was given back if there is a text. Only the first verdict on an id
 -- counts, because it settles the id.
@@ -257,19 +257,20 @@ local function settle_others(state, now, worker, owed, work)
     local id, verdict, delay, head, error = args[i], args[i + 1], tonumber(args[i + 2]), args[i + 3], args[i + 4]
     local attempt = owed[id]
     if attempt then
+      local is_final = verdict == "dead" or verdict == "killed"
       owed[id] = nil
       settled = settled + 1
       if verdict == "timeout" then
         redis.call("HINCRBY", request, "timeouts", 1)
       end
-      if verdict ~= "dead" and delay > state.backoff_max then
+      if not is_final and delay > state.backoff_max then
         note_pause(delay)
       end
       if verdict == "unbegun" then
         orphan(id, attempt <= 1 and 0 or now, math.max(0, attempt - 1))
       elseif verdict == "release" then
         orphan(id, now + delay, math.max(0, attempt - 1))
-      elseif verdict ~= "dead" and attempt < state.attempts then
+      elseif not is_final and attempt < state.attempts then
         orphan(id, now + delay, attempt)
       else
         local reason = REASONS[verdict]
@@ -294,7 +295,7 @@ local function read_work(args, first, done, last)
   for i = others, last, 5 do
     local verdict = args[i + 1]
     if not (REASONS[verdict] or verdict == "release" or verdict == "unbegun") or not tonumber(args[i + 2]) then
-      return nil, redis.error_reply("BADVERDICT retry, timeout, dead, release or unbegun and a delay in ms are expected")
+      return nil, redis.error_reply("BADVERDICT retry, timeout, dead, killed, release or unbegun and a delay in ms are expected")
     end
   end
   return {args = args, first = first, done = done, others = others, last = last}

@@ -49,6 +49,7 @@ if TYPE_CHECKING:
         QueueStatus,
         RequestPage,
         WhyWaiting,
+        WorkerCalls,
         WorkerPage,
     )
 
@@ -390,6 +391,15 @@ class Queue:
         from fairlane.operations import find
 
         return await self.driver.run(find.list_workers(self.name, limit))
+
+    async def stacks(self, worker: str) -> WorkerCalls:
+        """Returns the calls that a worker runs now, each with its stack, without ending one.
+
+        The worker answers within about 3 s. Raises InvalidArgument, WorkerNotFound.
+        """
+        from fairlane.operations import orders
+
+        return await self.driver.run(orders.worker_calls(self.name, worker))
 
     async def why(self, id: str) -> WhyWaiting:  # noqa: A002  the word of the API
         """Returns what holds up a request, its place and its start. Raises RequestNotFound."""

@@ -22,11 +22,13 @@ if TYPE_CHECKING:
     from fairlane.option_types import Duration
     from fairlane.records import (
         DeadSubRequest,
+        KilledCall,
         Progress,
         RecentLeases,
         RequestErrors,
         Result,
         WhyWaiting,
+        WorkerCalls,
     )
 
 
@@ -110,6 +112,31 @@ class Request:
 
         return await self.queue.driver.run(why(self.id))
 
+    async def stacks(self) -> list[WorkerCalls]:
+        """Returns the calls of the request that run now, by worker, each with its stack.
+
+        No call is ended or delayed. A worker that does not answer has its `problem`. Raises
+        RequestNotFound.
+        """
+        from fairlane.operations import orders
+
+        return await self.queue.driver.run(orders.request_calls(self.id))
+
+    async def kill(
+        self, index: int, verdict: str = "charge", *, others: bool = False, by: str = ""
+    ) -> KilledCall:
+        """Ends the call of a sub-request that runs now, and its process if it must.
+
+        `verdict` is charge (an attempt with its backoff; the last one makes it dead), free (it
+        runs again uncharged) or dead (it is given up now). `others`: other calls of the process may
+        be ended, too; they run again uncharged. `by` is named in the error. Raises InvalidArgument,
+        RequestNotFound, CallNotFound, CallShared, WorkerNotFound.
+        """
+        from fairlane.operations import orders
+
+        killing = orders.kill(self.id, index, verdict, others=others, by=by)
+        return await self.queue.driver.run(killing)
+
     async def leases(self, after: str = "") -> RecentLeases:
         """Returns the leases held now, and those that were settled last, oldest first.
 
@@ -167,6 +194,17 @@ class Request:
 
         deadline_ms = read_option("deadline", deadline)
         await self.queue.driver.run(change.set_deadline(self.id, deadline_ms))
+
+    async def set_time_limit(self, time_limit: Duration) -> None:
+        """Ends calls of the handler that take longer, also those that run; 0 removes the limit.
+
+        A call that runs already goes on for a second at least. Workers use the limit within a
+        second. Raises InvalidArgument, RequestNotFound, RequestEnded.
+        """
+        from fairlane.operations import change
+
+        limit_ms = read_option("time_limit", time_limit)
+        await self.queue.driver.run(change.set_time_limit(self.id, limit_ms))
 
     async def set_share(self, share: int) -> None:
         """Gives the tenant of this request another share of the workers' time, 1 to 999.

@@ -32,6 +32,8 @@ COMMANDS = (
     "errors",
     "status",
     "why",
+    "stacks",
+    "kill",
     "list",
     "workers",
     "queues",
@@ -65,6 +67,7 @@ COMMANDS = (
 SHARED = {
     **{name: ("change", name) for name in ("pause", "resume", "cancel", "delete")},
     "set": ("change", "set_"),
+    **{name: ("stacks", name) for name in ("stacks", "kill")},
     **{name: ("lists", name) for name in ("fanout", "forward", "balance")},
 }
 # Spark's commands stand with all that needs Spark.
@@ -79,7 +82,7 @@ OTHER_WORDS: tuple[tuple[str, tuple[str, ...]], ...] = (
     ("enqueue add push send publish new create start",
      ("submit", "topic publish", "schedule add", "webhook add", "token create", "server start")),
     ("run work consume process", ("worker",)),
-    ("kill abort terminate revoke", ("cancel",)),
+    ("abort terminate revoke", ("cancel", "kill")),
     ("hold freeze suspend disable", ("pause", "queue pause", "schedule pause")),
     ("unpause continue enable unfreeze", ("resume", "queue resume", "schedule resume")),
     ("ls ll all", ("list", "dead list", "schedule list", "webhook list", "topic list",
@@ -88,6 +91,7 @@ OTHER_WORDS: tuple[tuple[str, tuple[str, ...]], ...] = (
     ("show info inspect get describe progress stat", ("status",)),
     ("update change edit modify alter", ("set", "queue set", "key set")),
     ("explain reason", ("why",)),
+    ("stack traceback dump hang stuck py-spy", ("stacks",)),
     ("failed failures failure dlq dead-letter", ("errors", "dead list")),
     ("ps nodes", ("workers",)),
     ("monitor watch live", ("top",)),

@@ -22,7 +22,13 @@ from fairlane.operations.dead_letters import drop_dead, requeue_dead
 from fairlane.operations.find import RequestFilter, filter_of, unfinished
 from fairlane.operations.rates import NewRate, check_rate, no_rate, set_rates
 from fairlane.operations.request_state import completion, how_it_ended
-from fairlane.operations.tokens import count_stop, follow_up, reschedule_active, retire_all
+from fairlane.operations.tokens import (
+    count_stop,
+    count_time_limit,
+    follow_up,
+    reschedule_active,
+    retire_all,
+)
 from fairlane.operations.workers import glances
 from fairlane.options import check_option, check_option_names, read_option
 from fairlane.options_table import field_of, options_of
@@ -129,6 +135,21 @@ async def set_deadline(request_id: str, deadline_ms: int) -> None:
         )
     stored = await Command(b"HGET", keys.request_hash(request_id), b"queue")
     await look_by((stored or b"").decode(), [request_id], deadline_ms)
+
+
+async def set_time_limit(request_id: str, time_limit_ms: int) -> None:
+    """Ends calls of the handler that take longer, also those that run; 0 = there is no limit.
+
+    A call that runs already goes on for a second at least. Raises InvalidArgument, RequestNotFound,
+    RequestEnded.
+    """
+    names = keys.request_keys(request_id)
+    given = check_option("time_limit", time_limit_ms)
+    await _change(
+        request_id, scripts.set_time_limit(names, time_limit_ms=given), "given another time limit"
+    )
+    stored = await Command(b"HGET", keys.request_hash(request_id), b"queue")
+    await count_time_limit((stored or b"").decode())
 
 
 async def look_by(queue: str, ids: Sequence[str], deadline_ms: int) -> None:
@@ -422,6 +443,7 @@ async def _set(queue: str, change: Change, chosen: Sequence[Chosen], report: Cha
     values: dict[str, Any] = {
         "deadline": change.deadline_ms,
         "share": change.share,
+        "time_limit": change.time_limit_ms,
         "rate": new if new != NewRate(None) else None,
         "limit": change.limit,
         "priority": change.priority,
@@ -433,7 +455,7 @@ async def _set(queue: str, change: Change, chosen: Sequence[Chosen], report: Cha
         if what == "rate":
             replies = await set_rates(queue, left, value)
         else:
-            given = {"deadline_ms" if what == "deadline" else what: value}
+            given = {f"{what}_ms" if what in _IN_MS else what: value}
             replies = await _send(queue, _SETS[what], given, left)
         left = []
         for name, reply in replies.items():
@@ -445,6 +467,8 @@ async def _set(queue: str, change: Change, chosen: Sequence[Chosen], report: Cha
                 report.ended += 1
         if what == "deadline":
             await look_by(queue, left, value)
+        if what == "time_limit" and left:
+            await count_time_limit(queue)
     report.changed += len(left)
 
 
@@ -495,7 +519,9 @@ _SETS: dict[str, Callable[..., Call[Any]]] = {
     "share": scripts.set_share,
     "limit": scripts.set_limit,
     "priority": scripts.set_priority,
+    "time_limit": scripts.set_time_limit,
 }
+_IN_MS = {"deadline", "time_limit"}
 
 
 async def _send(
@@ -602,6 +628,7 @@ class Change:
     burst: int | None = None
     weight: int | None = None
     share: int | None = None
+    time_limit_ms: int | None = None
     choice: DeadChoice = field(default_factory=DeadChoice)
     cancels: bool = False
 
@@ -638,8 +665,8 @@ class Change:
         check_rate(NewRate(**{"rate": None, **rate}))
         if not given and not rate:
             raise InvalidArgument(
-                "there is nothing to set: give a limit, a priority, a deadline, a rate, a weight "
-                "or a share"
+                "there is nothing to set: give a limit, a priority, a deadline, a time limit, a "
+                "rate, a weight or a share"
             )
         fields = {field_of(known[name]): read_option(name, given[name]) for name in given}
         return cls("set", "changed", _GOING, **rate, **fields)

@@ -217,6 +217,16 @@ async def count_stop(queue: str) -> None:
         await Batch([count], lenient=True, away_s=settings.AWAY_S)
 
 
+async def count_time_limit(queue: str) -> None:
+    """Counts a request that was given another time limit, so that workers read it for its calls.
+
+    If this fails, only the calls of later slices have the new limit.
+    """
+    count = Command(b"HINCRBY", keys.conf(queue), b"time_limits", 1)
+    with suppress(RedisUnreachable):
+        await Batch([count], lenient=True, away_s=settings.AWAY_S)
+
+
 # ------------------------------------------------------------------ turns
 # The tokens of requests that name a tenant: added, and taken for placeholders of their lane.
 #

@@ -121,14 +121,6 @@ async def heartbeat(
     return await call
 
 
-async def count_cancels(queue: str) -> bytes | None:
-    """Returns how many requests of the queue were stopped while workers held slices of them."""
-    step = Command(b"HGET", keys.conf(queue), b"cancels")
-    step.away_s = settings.BEAT_MS / 1000  # leases at other nodes must not wait for this node
-    count: bytes | None = await step
-    return count
-
-
 async def promote(queue: str, shards: Sequence[int] = (0,)) -> int:
     """Moves every due token to its lane; returns how many.
 

@@ -91,7 +91,7 @@ ROLES = {
         "works, and keeps the queue whole",
         ("worker",),
         _words(
-            "abandon acquire add_stats add_turns admit cancel change_shards change_shared"
+            "abandon acquire add_stats add_turns admit answer cancel change_shards change_shared"
             " charge_turns check claim_ticks complete confirm"
             " drop_active due_schedules enqueue exchange expire_leftovers"
             " expire_workers extend glance hand_chosen hand_over hasten heartbeat hold hold_rate"
@@ -115,20 +115,24 @@ ROLES = {
             *("submit", "wait", "results", "cancel", "status", "pause", "resume", "set"),
             *("delete", "dead", "errors", "list", "workers", "queues", "completions", "stats"),
             *("why", "demand", "queue", "key", "doctor", "schedule", "flow"),
+            *("stacks", "kill"),
         ),
         _words(
             "abandon add_turns admit append cancel change_shards change_shared check claim_dead"
             " confirm delete discard drop_active drop_dead drop_schedule due_schedules enqueue"
             " expire_leftovers expire_workers glance hand_chosen hand_over insert_tokens intend"
-            " join join_chosen list_chosen list_dead move_tick pause pause_queue place place_tokens"
+            " join join_chosen list_chosen list_dead move_tick order pause pause_queue place"
+            " place_tokens"
             " put_schedule rate_queue reap refit report_backlog requeue_dead reschedule_active"
-            " restore_active resume resume_key retire seal set_deadline set_limit set_max_waiting"
-            " set_key_limit set_priority set_rate set_shards set_share submit"
+            " restore_active resume resume_key retire seal set_deadline set_limit"
+            " set_max_waiting"
+            " set_key_limit set_priority set_rate set_shards set_share"
+            " set_time_limit submit"
         ),
         _words(
-            "cluster|info del exists get getbit getrange hexists hget hgetall hincrby hlen hmget"
-            " hscan hset llen lpos lrange lrem memory|usage pexpire pttl scan script|exists time"
-            " unlink xinfo|groups xlen xpending xrange xread xrevrange zcard zcount zrange"
+            "cluster|info del exists get getbit getrange hexists hget hgetall hincrby hlen"
+            " hmget hscan hset llen lpos lrange lrem memory|usage pexpire pttl scan script|exists"
+            " time unlink xinfo|groups xlen xpending xrange xread xrevrange zcard zcount zrange"
             " zrangebylex zrangebyscore zrem zscan zscore"
         )
         | CALL

@@ -378,6 +378,16 @@ def rights(queue: str, worker_id: str) -> bytes:
     return _dispatch(queue, f"rights:{worker_id}")
 
 
+def orders(queue: str, worker_id: str) -> bytes:
+    """Hash with a TTL: order -> what this worker is asked to do."""
+    return _dispatch(queue, f"orders:{worker_id}")
+
+
+def answer(queue: str, order: str) -> bytes:
+    """Stream with a TTL: the answer to an order, one entry."""
+    return _dispatch(queue, f"answer:{order}")
+
+
 def is_wake(key: bytes) -> bool:
     """Returns True for the list that wakes a worker."""
     return b"}:wake:" in key

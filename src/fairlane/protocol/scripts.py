@@ -133,6 +133,21 @@ def admit(
     return _call("admit", keys, (now, id, chunk, count, pause), AdmitReply.of)
 
 
+class AnswerReply(Reply):
+    """A reply of answer."""
+
+    __slots__ = ()
+    script = "answer"
+    says = "ok | gone"
+    is_ok: bool
+    is_gone: bool
+
+
+def answer(keys: Sequence[bytes], *, order: Arg, text: Arg, ttl: Arg) -> Call[AnswerReply]:
+    """Hands over a worker's answer to an order, and removes the order."""
+    return _call("answer", keys, (order, text, ttl), AnswerReply.of)
+
+
 class AppendReply(Reply):
     """A reply of append."""
 
@@ -860,7 +875,7 @@ class HeartbeatReply(Reply):
     script = "heartbeat"
     says = (
         "ok leads now active_due delayed_due oldest_beat shards left died tick_due "
-        "paused_until rate | drain | unknown | replaced"
+        "paused_until rate orders | drain | unknown | replaced"
     )
     is_ok: bool
     is_drain: bool
@@ -877,6 +892,7 @@ class HeartbeatReply(Reply):
     tick_due: int
     paused_until: int
     rate: bytes
+    orders: int
 
 
 def heartbeat(
@@ -1204,6 +1220,22 @@ def open_gate(
     cancels the request because one of them failed.
     """
     return _call("open_gate", keys, (now, found, left, reason), OpenGateReply.of)
+
+
+class OrderReply(Reply):
+    """A reply of order."""
+
+    __slots__ = ()
+    script = "order"
+    says = "ok | full | answered"
+    is_ok: bool
+    is_full: bool
+    is_answered: bool
+
+
+def order(keys: Sequence[bytes], *, order: Arg, text: Arg, ttl: Arg, most: Arg) -> Call[OrderReply]:
+    """Leaves an order for one worker, which reads it when the count of orders has grown."""
+    return _call("order", keys, (order, text, ttl, most), OrderReply.of)
 
 
 class PauseReply(Reply):
@@ -1685,6 +1717,23 @@ class SetShareReply(Reply):
 def set_share(keys: Sequence[bytes], *, share: Arg, now: Arg = "") -> Call[SetShareReply]:
     """Gives the tenant of a request another share of the workers' time."""
     return _call("set_share", keys, (now, share), SetShareReply.of)
+
+
+class SetTimeLimitReply(Reply):
+    """A reply of set_time_limit."""
+
+    __slots__ = ()
+    script = "set_time_limit"
+    says = "ok tokens | ended summary | gone"
+    is_ok: bool
+    is_gone: bool
+
+
+def set_time_limit(
+    keys: Sequence[bytes], *, time_limit_ms: Arg, now: Arg = ""
+) -> Call[SetTimeLimitReply]:
+    """Sets how long one call of the handler may take from now on; 0 = no limit."""
+    return _call("set_time_limit", keys, (now, time_limit_ms), SetTimeLimitReply.of)
 
 
 class SettleMessagesReply(Reply):

@@ -29,6 +29,7 @@ from fairlane.web import (
     requests,
     results,
     schedules,
+    stacks,
     take,
     webhooks,
     why,
@@ -266,7 +267,7 @@ DESCRIBED: tuple[Endpoint, ...] = (
     *(*results.COMPLETION_ENDPOINTS, *failures.ENDPOINTS, *why.ENDPOINTS, *bulk.ENDPOINTS),
     *(*queues.ENDPOINTS, *keys.ENDPOINTS, *schedules.ENDPOINTS, *flows.ENDPOINTS, *audit.ENDPOINTS),
     *(*requests.LEASE_ENDPOINTS, *requests.WATCH_ENDPOINTS, *live.ENDPOINTS, *webhooks.ENDPOINTS),
-    *metrics.ENDPOINTS,
+    *(*stacks.ENDPOINTS, *metrics.ENDPOINTS),
 )
 ENDPOINTS = (*DESCRIBED, *endpoints_for(DESCRIBED), *sign_in.ENDPOINTS, *files.ENDPOINTS)
 _TWO_LENGTHS = "the content has a Content-Length and a Transfer-Encoding: send one of them"

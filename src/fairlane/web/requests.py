@@ -213,7 +213,7 @@ async def resume(site: Site, call: Call) -> Response:
 
 
 async def change(site: Site, call: Call) -> Response:
-    """Sets the limit, the priority, the deadline, the rate, the weight or the share: all or none.
+    """Sets the limit, priority, deadline, time limit, rate, weight or share: all or none.
 
     A request that has ended, or whose end is near, refuses.
     """

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import mmap
 import os
 from contextlib import suppress
@@ -9,8 +10,8 @@ from ctypes import Structure, c_bool, c_char, c_double, c_int64, c_uint8, c_uint
 from dataclasses import dataclass
 from enum import IntEnum
 from itertools import compress
-from threading import get_ident
-from typing import TYPE_CHECKING
+from threading import get_ident, get_native_id
+from typing import TYPE_CHECKING, NamedTuple
 
 from fairlane.common import clock
 from fairlane.records import CallProgress
@@ -49,6 +50,8 @@ COUNTS = (
     "lost",
     "dead",
 )
+KILLS = {"charge": "retry", "free": "release", "dead": "killed"}  # what a person asks -> verdict
+_KILL_NUMBERS = [*KILLS.values()]
 SHARDS_MOST = 56
 _SHARD_NUMBERS = 256  # one byte each
 _BURST_SCALE = 2**20  # more than any burst
@@ -91,6 +94,17 @@ class WorkerFields(Structure):
         self.shard_count = count
 
 
+class CallFields(Structure):
+    """The call of the handler that runs under a lease; its unit writes both fields for each call.
+
+    `began_ns` is of the performance counter, which is the clock of time.monotonic(); 0 = none runs.
+    It is written last. A reader may find the entry of a call with the beginning of the one before.
+    So if a process is ended for a call, both fields must be compared again after its end.
+    """
+
+    _fields_ = (("entry_id", c_char * 56), ("began_ns", c_uint64))
+
+
 class RecordFields(Structure):
     """One record of the page."""
 
@@ -101,29 +115,24 @@ class RecordFields(Structure):
         ("taken", c_double),
         ("lease_s", c_double),
         ("fence", c_uint64),
-        # Of its only sub-request; of several, minus their number, 0 and 0.
+        # Of its only sub-request; of several, minus their number.
         ("index", c_int64),
-        ("lease_attempt", c_uint64),
-        ("lease_attempts", c_uint64),
+        ("attempt", c_uint64),
+        ("attempts", c_uint64),
+        ("taken_ms", c_uint64),
+        ("limit_ms", c_uint64),
+        ("least_backoff_ms", c_uint64),
+        ("most_backoff_ms", c_uint64),
         ("request_id", c_char * 128),
         ("k", c_char * 4),
         ("op", c_char * 32),
         ("is_held", c_bool),
         ("turn", c_uint8),
-        # A call of the handler that has a time limit; its number is odd while it is written.
-        ("is_running", c_bool),
-        ("number", c_uint64),
-        ("running_version", c_uint64),
-        ("began", c_double),
-        ("until", c_double),
-        ("limit_s", c_double),
-        ("taken_ms", c_uint64),
-        ("attempt", c_uint64),
-        ("attempts", c_uint64),
-        ("least_backoff_ms", c_uint64),
-        ("most_backoff_ms", c_uint64),
+        ("call", CallFields),
+        # The thread that calls the handler, in the unit's own record: its identity, and its number
+        # in the system.
         ("thread", c_uint64),
-        ("entry_id", c_char * 56),
+        ("native", c_uint64),
         # How far a call is, if it reported that; odd while it is written.
         ("report_number", c_uint64),
         ("report_version", c_uint64),
@@ -146,6 +155,14 @@ class RecordFields(Structure):
         ("returned_version", c_uint64),
         ("split_version", c_uint64),
         ("revoked_op", c_char * 32),
+        # A call that a person ends: when it began, and which KILLS; 0 = none. The unit answers.
+        ("kill_began_ns", c_uint64),
+        ("kill_how", c_uint64),
+        ("killed_began_ns", c_uint64),
+        # Another time limit of its request, and when it was read.
+        ("limited_version", c_uint64),
+        ("limited_ms", c_uint64),
+        ("limited_at", c_double),
         ("narrowed_version", c_uint64),
         ("narrowed_index", c_uint64),
         ("extended_version", c_uint64),
@@ -180,6 +197,7 @@ class LeaseRecord:
     ) -> None:  # fmt: skip
         self._fields, self._worker, self._board = fields, board.worker, board
         self._counts: Counts = fields.counts
+        self.call: CallFields = fields.call  # the unit writes it: see CallFields
         self.unit, self.owner, self.journal = unit, owner, journal
         self._version = 0
         self._deadline = self._margin = 0.0
@@ -189,11 +207,13 @@ class LeaseRecord:
     def hold(
         self, request_id: str, k: str, fence: int, op: bytes, taken: float, lease_s: float,
         index: int = -1, attempt: int = 0, attempts: int = 0, *, shared: bool = False,
+        taken_ms: int = 0, limit_ms: int = 0, backoff_ms: tuple[int, int] = (0, 0),
     ) -> None:  # fmt: skip
         """Writes a lease; `taken` is when the acquire was sent, so the deadline is never too late.
 
-        `index`, `attempt` and `attempts` are of its only sub-request; for several, `index` is minus
-        their number. `shared`: the lease waits for others.
+        `index` is that of its only sub-request; for several, it is minus their number. `shared`:
+        the lease waits for others. The others are those of the slice: `limit_ms` is the time limit
+        of its request, 0 = it has none.
         """
         fields = self._fields
         version = fields.version | 1
@@ -206,11 +226,18 @@ class LeaseRecord:
         fields.lease_s = lease_s
         fields.deadline = self._deadline = taken + lease_s
         fields.index = index
-        fields.lease_attempt, fields.lease_attempts = attempt, attempts
+        fields.attempt, fields.attempts = attempt, attempts
+        fields.taken_ms, fields.limit_ms = taken_ms, limit_ms
+        fields.least_backoff_ms, fields.most_backoff_ms = backoff_ms
+        fields.call.began_ns = 0  # a call of a process that died is not one of this lease
         fields.turn = Turn.LATER if shared else Turn.GRANTED
         fields.is_held = True
         self._version, self._margin = version + 1, lease_s / 10
         fields.version = version + 1
+
+    def note_thread(self) -> None:
+        """Notes the thread that calls the handler of this unit: the one that calls this."""
+        self._fields.thread, self._fields.native = get_ident(), get_native_id()
 
     def begin_batch(self) -> None:
         """Notes that calls begin which may hold up what is beside them; wakes the supervisor."""
@@ -245,30 +272,9 @@ class LeaseRecord:
         """Notes that the lease's sub-requests were worked on; the lease is not settled yet."""
         self._fields.turn = Turn.OVER
 
-    def begin(
-        self, entry_id: bytes, *, began: float, until: float, limit_s: float,
-        taken_ms: int, attempt: int, attempts: int, backoff_ms: tuple[int, int],
-    ) -> None:  # fmt: skip
-        """Writes a call of the handler, which must have ended at `until`."""
-        fields = self._fields
-        number = fields.number | 1
-        fields.number = number
-        fields.running_version = self._version
-        fields.began = began
-        fields.until = until
-        fields.limit_s = limit_s
-        fields.taken_ms = taken_ms
-        fields.attempt = attempt
-        fields.attempts = attempts
-        fields.least_backoff_ms, fields.most_backoff_ms = backoff_ms
-        fields.thread = get_ident()
-        fields.entry_id = entry_id
-        fields.is_running = True
-        fields.number = number + 1
-
     def rest(self) -> None:
         """Removes the call, which has ended."""
-        self._fields.is_running = False
+        self.call.began_ns = 0
 
     def report(self, index: int, done: int, total: int) -> None:
         """Writes how far the call of this sub-request is."""
@@ -357,6 +363,28 @@ class LeaseRecord:
         fields = self._fields
         return bool(fields.is_held and fields.stopped_version == self._version)
 
+    def changed_limit(self) -> ChangedLimit | None:
+        """Returns the time limit that the request of the lease got while it was held, or None."""
+        fields = self._fields
+        return self._changed_limit(fields.version) if fields.is_held else None
+
+    def _changed_limit(self, version: int) -> ChangedLimit | None:
+        fields = self._fields
+        if fields.limited_version != version:
+            return None
+        return ChangedLimit(self._board.limit_of(fields.limited_ms), fields.limited_at)
+
+    @property
+    def kill_verdict(self) -> str:
+        """Returns the verdict with which a person ends the call that runs now; "" = none does."""
+        fields, began_ns = self._fields, self.call.began_ns
+        is_meant = began_ns and fields.kill_began_ns == began_ns
+        return _KILL_NUMBERS[fields.kill_how] if is_meant else ""
+
+    def note_killed(self) -> None:
+        """Notes that the call was ended by its unit, with the verdict that was asked for."""
+        self._fields.killed_began_ns = self.call.began_ns
+
     @property
     def is_split(self) -> bool:
         """Returns True if no further call may begin under the lease held now."""
@@ -428,7 +456,7 @@ class LeaseRecord:
             index, turn = fields.index, fields.turn
             if fields.narrowed_version == version:
                 index = fields.narrowed_index
-            attempt, attempts = fields.lease_attempt, fields.lease_attempts
+            attempt, attempts = (0, 0) if fields.index < 0 else (fields.attempt, fields.attempts)
             if fields.version == version:
                 request_id, k, op = (name.decode() for name in names)
                 return Held(
@@ -438,24 +466,39 @@ class LeaseRecord:
         return None
 
     def running(self) -> Running | None:
-        """Returns the call that runs under the lease held now, if it has a time limit."""
-        fields = self._fields
-        if not fields.is_running or not fields.is_held:
-            return None
+        """Returns the call that runs under the lease held now, or None."""
+        fields, call, board = self._fields, self.call, self._board
         for _ in range(100):
-            number = fields.number
-            if number & 1 or not fields.is_running:
+            version, began_ns = fields.version, call.began_ns
+            if version & 1 or not began_ns or not fields.is_held:
                 return None
-            version = fields.running_version
+            changed = self._changed_limit(version)
             running = Running(
-                self.unit, number, fields.entry_id, fields.began, fields.until, fields.limit_s,
+                self.unit, version, call.entry_id, began_ns,
+                changed.limit_s if changed else board.limit_of(fields.limit_ms),
                 fields.taken_ms, fields.attempt, fields.attempts,
-                (fields.least_backoff_ms, fields.most_backoff_ms), fields.thread,
+                (fields.least_backoff_ms, fields.most_backoff_ms), *board.thread_of(self),
+                board.grace_s, changed.least_until if changed else 0.0,
             )  # fmt: skip
-            if fields.number == number:
-                # A call of another version was that of a process that died during the call.
-                return running if fields.version == version else None
+            if (fields.version, call.began_ns, call.entry_id) == running.identity:
+                return running
         return None
+
+    def change_limit(self, held: Held, limit_ms: int) -> None:
+        """Notes the time limit that the request of this lease has now."""
+        fields = self._fields
+        if fields.limited_version != held.version or fields.limited_ms != limit_ms:
+            fields.limited_ms, fields.limited_at = limit_ms, clock.mono_s()
+            fields.limited_version = held.version
+
+    def kill(self, running: Running, verdict: str) -> None:
+        """Asks the unit to cancel this call, and to settle it with one of the verdicts of KILLS."""
+        self._fields.kill_how = _KILL_NUMBERS.index(verdict)
+        self._fields.kill_began_ns = running.began_ns
+
+    def was_killed(self, running: Running) -> bool:
+        """Returns True if the unit has ended this call because of `kill`."""
+        return bool(self._fields.killed_began_ns == running.began_ns)
 
     def reported(self, held: Held) -> CallProgress | None:
         """Returns how far a call under this lease is; None if none reported it."""
@@ -540,10 +583,15 @@ class LeaseBoard:
     """All records; made before the processes are forked, and shared by them.
 
     The first of `records` are the units' own, the last `spare` ones are for their further leases.
-    Each of the `processes` has equal parts of both.
+    Each of the `processes` has equal parts of both. `limit_s` is the time limit of the worker's
+    handler, 0 = none. A call ends `grace_s` after its limit, or its process is killed.
     """
 
-    def __init__(self, units: int, spare: int = 0, processes: int = 1) -> None:
+    def __init__(
+        self, units: int, spare: int = 0, processes: int = 1, *,
+        limit_s: float = 0.0, grace_s: float = 0.0,
+    ) -> None:  # fmt: skip
+        self._limit_s, self.grace_s = limit_s, grace_s
         count, head = units + spare, sizeof(WorkerFields)
         times = head + count * sizeof(RecordFields)
         self._page = mmap.mmap(-1, times + units * sizeof(c_double))
@@ -639,6 +687,15 @@ class LeaseBoard:
         if journal is not None:
             journal.clear()
 
+    def limit_of(self, limit_ms: int) -> float:
+        """Returns the smaller of a request's limit and the handler's own, in s; 0 = none."""
+        return smaller_limit(self._limit_s, limit_ms / 1000)
+
+    def thread_of(self, record: LeaseRecord) -> tuple[int, int]:
+        """Returns the thread that calls the handler of a record's unit, see `note_thread`."""
+        fields = self.records[record.owner]._fields
+        return fields.thread, fields.native
+
     def of_unit(self, unit: int) -> list[LeaseRecord]:
         """Returns the records of a unit."""
         return [record for record in self.records if record.owner == unit]
@@ -727,22 +784,73 @@ class Held:
         return f"{which} of request {self.request_id}"
 
 
+def smaller_limit(own_s: float, asked_s: float) -> float:
+    """Returns the smaller of two time limits; 0 = there is none."""
+    return min(own_s, asked_s) if own_s and asked_s else own_s or asked_s
+
+
+_LEAST_S = 1.0  # a call is not ended sooner after its limit was changed
+
+
+class ChangedLimit(NamedTuple):
+    """A time limit that was changed while a lease is held, in s, and when that was read."""
+
+    limit_s: float  # 0 = none
+    at: float
+
+    @property
+    def least_until(self) -> float:
+        """Returns until when a call goes on at least, though its time is over."""
+        return self.at + _LEAST_S
+
+    def until(self, began: float) -> float:
+        """Returns when a call must have ended that began then; inf = it may go on."""
+        return max(began + self.limit_s, self.least_until) if self.limit_s else math.inf
+
+
 @dataclass(frozen=True, slots=True)
 class Running:
-    """A call of a handler that has a time limit; times in seconds of time.monotonic().
+    """A call of a handler under the lease of this `version`.
 
-    `number` is unique among the calls of this unit. `entry_id` is the entry it works on, or b""
-    for a batch of several. `thread` is the identity of its thread.
+    `entry_id` is the entry it works on, or b"" for a batch of several. `limit_s` is its time limit,
+    0 = none, and `grace_s` what it may take to end after that. It is not late before
+    `least_until`. `thread` is the identity of its
+    thread, `native` the thread's number in the system.
     """
 
     unit: int
-    number: int
+    version: int
     entry_id: bytes
-    began: float
-    until: float
+    began_ns: int
     limit_s: float
     taken_ms: int
     attempt: int
     attempts: int
     backoff_ms: tuple[int, int]
     thread: int
+    native: int
+    grace_s: float = 0.0
+    least_until: float = 0.0
+
+    @property
+    def identity(self) -> tuple[int, int, bytes]:
+        """Returns what no other call of its unit has."""
+        return self.version, self.began_ns, self.entry_id
+
+    @property
+    def began(self) -> float:
+        """Returns when it began, in seconds of time.monotonic()."""
+        return self.began_ns / 1e9
+
+    @property
+    def until(self) -> float:
+        """Returns when it must have ended, in seconds of time.monotonic(); inf = no limit."""
+        if not self.limit_s:
+            return math.inf
+        return max(self.began + self.limit_s, self.least_until) + self.grace_s
+
+    @property
+    def index(self) -> int | None:
+        """Returns the index of its sub-request; None for a batch of several."""
+        index = self.entry_id.partition(b"-")[2]
+        return int(index) if index.isdigit() else None

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import math
 import traceback
 from collections.abc import Awaitable, Coroutine
 from contextlib import suppress
@@ -26,8 +27,18 @@ from fairlane.errors import FairlaneError, InvalidArgument, type_of
 from fairlane.model import Entry, Slice, Verdict, result_head
 from fairlane.operations.chosen import Fan, Next
 from fairlane.worker import termination
-from fairlane.worker.errors import GiveBack, GivenBack, Reject, Retry, TimedOut, is_seconds
+from fairlane.worker.board import smaller_limit
+from fairlane.worker.errors import (
+    GiveBack,
+    GivenBack,
+    Reject,
+    Retry,
+    TimedOut,
+    is_seconds,
+    killed_by,
+)
 from fairlane.worker.handlers import Context, Shape, chosen
+from fairlane.worker.stack_dump import stack_text
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -36,7 +47,7 @@ if TYPE_CHECKING:
     from opentelemetry.trace import Tracer
 
     from fairlane.protocol.steps import Arg
-    from fairlane.worker.board import LeaseRecord
+    from fairlane.worker.board import ChangedLimit, LeaseRecord
     from fairlane.worker.handlers import Handler
     from fairlane.worker.journal import Journal
     from fairlane.worker.log import Failures
@@ -95,8 +106,9 @@ class OutcomeBuilder:
         limit_s: float = 0.0,
         failures: Failures | None = None,
         journal: Journal | None = None,
+        record: LeaseRecord | None = None,
     ) -> None:
-        self._taken = taken
+        self._taken, self._record = taken, record
         self._journal = journal
         self._position = position
         self._began = began
@@ -169,7 +181,12 @@ class OutcomeBuilder:
         """
         if not self._limit_s or ran_ns <= self._limit_s * 1e9:
             return None
-        late = TimedOut(self._limit_s)
+        limit_s = self._limit_s
+        if self._record is not None and (changed := self._record.changed_limit()):
+            limit_s = changed.limit_s
+            if not limit_s or ran_ns <= limit_s * 1e9:
+                return None
+        late = TimedOut(limit_s)
         late.__cause__ = error
         return late
 
@@ -195,6 +212,12 @@ class OutcomeBuilder:
                 self.is_over = True
         else:
             self._settle(entry, "retry", None, _text_of(error))
+
+    def kill(self, entry: Entry, verdict: str, error: BaseException, ran_ns: int) -> None:
+        """Adds a call that a person has ended; the error has where it was."""
+        after_s = 0.0 if verdict == "release" else None
+        text = f"{killed_by('')}\n{_text_of(error)}"
+        self._settle(entry, verdict, after_s, text, ran_ns // 1000)
 
     def fail_all(self, entries: list[Entry], error: BaseException) -> None:
         """Adds the failure of a batch. Its cause is unknown, so each entry comes back alone.
@@ -228,7 +251,7 @@ class OutcomeBuilder:
             if self._journal.is_full:
                 self._most = -1
         if self._failures is not None and verdict != "release":
-            is_dead = verdict == "dead" or taken.attempt >= taken.attempts
+            is_dead = verdict in {"dead", "killed"} or taken.attempt >= taken.attempts
             is_rejected = verdict == "dead"
             self._failures.report(
                 taken, int(index), delay, text, entry[1][1], is_dead=is_dead,
@@ -513,6 +536,10 @@ class Runner:
         self.record = record
         self._failures = failures
         self._task: asyncio.Task[Any] | None = None  # while it awaits an async handler
+        self._called: Any = None  # the coroutine of that handler
+        self._timer: asyncio.Timeout | None = None  # of its time limit
+        # It has passed a limit that it did not have when it began; the last call had, too.
+        self._is_late = self._was_late = False
         self._is_cancelled = False
         self._journal: Journal | None = None  # while others wait for the outcomes of a batch
 
@@ -523,13 +550,33 @@ class Runner:
 
     def cancel_unwanted(self) -> None:
         """Cancels the call of an async handler whose result is not wanted; in its event loop."""
-        if self._task is not None and not self._is_cancelled and self.record.is_unwanted:
+        if self._task is None or self._is_cancelled:
+            return
+        record = self.record
+        if (changed := record.changed_limit()) is not None:
+            self._heed_limit(changed)
+        if record.is_unwanted or record.kill_verdict or self._is_late:
             self._is_cancelled = True
             self._task.cancel()
 
+    def _heed_limit(self, changed: ChangedLimit) -> None:
+        """Moves the end of the call to that of its new limit; without a timer it ends here."""
+        until = changed.until(self.record.call.began_ns / 1e9)
+        if self._timer is not None and not self._timer.expired():
+            self._timer.reschedule(None if until == math.inf else until)
+        elif self._timer is None:
+            self._is_late = clock.mono_s() > until
+
+    def show_task(self) -> str:
+        """Returns the stack of the call that is awaited; "" if none is. In its event loop."""
+        if self._task is None or self._called is None:
+            return ""
+        return f"Task {self.record.owner}\n{stack_text(self._called, self._task)}\n"
+
     def _end_call(self) -> bool:
         """Notes that a call of an async handler has ended; returns True if it was cancelled."""
-        task, self._task = self._task, None
+        task, self._task, self._called, self._timer = self._task, None, None, None
+        self._was_late, self._is_late = self._is_late and not self.record.is_unwanted, False
         was_cancelled, self._is_cancelled = self._is_cancelled, False
         if was_cancelled and task is not None:
             task.uncancel()
@@ -594,14 +641,16 @@ class Runner:
     def run_slice(self, taken: Slice, position: int) -> Outcome:
         """Calls a sync handler for the slice from `position` on, until it is time to settle."""
         now, limit_s = perf_counter_ns(), self._limit_s(taken)
-        tally = OutcomeBuilder(taken, position, now, limit_s, self._failures, self._journal)
+        tally = OutcomeBuilder(
+            taken, position, now, limit_s, self._failures, self._journal, self.record
+        )
         if self.shape.is_batch:
             return self._run_batch(taken, taken.entries[position:], tally)
         call, wants_context = self._call(taken, position, limit_s), self.shape.wants_context
+        noted = self.record.call
         for entry in taken.entries[position:] if position else taken.entries:
-            if limit_s:
-                self._begin(taken, entry, limit_s)
-            before = perf_counter_ns()
+            noted.entry_id = entry[0]
+            noted.began_ns = before = perf_counter_ns()
             try:
                 body = entry[1][1]
                 args = (body, self._context(taken, entry)) if wants_context else (body,)
@@ -618,8 +667,7 @@ class Runner:
                 tally.add(entry, result, now - before)
             if (self.record.attention and self._must_stop(tally)) or tally.is_time(now):
                 break
-        if limit_s:
-            self.record.rest()
+        self.record.rest()
         return tally.outcome(now)
 
     async def run_slice_async(self, taken: Slice, position: int) -> Outcome:
@@ -630,24 +678,27 @@ class Runner:
             return await self._run_batch_async(taken, taken.entries[position:], tally)
         limit_s, task = self._limit_s(taken), asyncio.current_task()
         call, wants_context = self._call(taken, position, limit_s), self.shape.wants_context
+        noted = self.record.call
         for entry in taken.entries[position:] if position else taken.entries:
-            before = perf_counter_ns()
+            noted.entry_id = entry[0]
+            noted.began_ns = before = perf_counter_ns()
             try:
                 body = entry[1][1]
                 called = call(body, self._context(taken, entry)) if wants_context else call(body)
+                self._called = called
                 called = run_in(copy_context(), called)
                 self._task = task
-                result = await (self._within(limit_s, taken, entry, called) if limit_s else called)
+                result = await (self._within(limit_s, called) if limit_s else called)
             except BaseException as error:
                 if termination.is_marked:
                     termination.after_call(error)
                 was_cancelled, now = self._end_call(), perf_counter_ns()
                 if _ends_unit(error, task):
                     raise
-                if was_cancelled:
-                    tally.is_over = True
+                if not self._note_failure(
+                    tally, entry, error, now - before, was_cancelled=was_cancelled
+                ):
                     break
-                tally.fail(entry, error)
             else:
                 if termination.is_marked:
                     termination.after_call(None)
@@ -656,20 +707,43 @@ class Runner:
                 tally.add(entry, result, now - before)
             if (self.record.attention and self._must_stop(tally)) or tally.is_time(now):
                 break
+        self.record.rest()
         return tally.outcome(now)
+
+    def _note_failure(
+        self, tally: OutcomeBuilder, entry: Entry, error: BaseException, ran_ns: int, *,
+        was_cancelled: bool,
+    ) -> bool:  # fmt: skip
+        """Notes how a call of an async handler failed; returns False if the run is over."""
+        if was_cancelled and self._was_late:
+            tally.fail(entry, self._timed_out(error))
+        elif not was_cancelled:
+            tally.fail(entry, error)
+        elif not self._note_killed(tally, entry, error, ran_ns):
+            tally.is_over = True
+        return not tally.is_over
+
+    def _note_killed(
+        self, tally: OutcomeBuilder, entry: Entry, error: BaseException, ran_ns: int
+    ) -> bool:
+        """Settles a call that was cancelled because a person ended it; False: another cause."""
+        verdict = self.record.kill_verdict
+        if not verdict or self.record.is_unwanted:
+            return False
+        tally.kill(entry, verdict, error, ran_ns)
+        self.record.note_killed()
+        return True
 
     def _run_batch(self, taken: Slice, entries: list[Entry], tally: OutcomeBuilder) -> Outcome:
         limit_s, before, error, results = self._limit_s(taken), perf_counter_ns(), None, None
-        if limit_s:
-            self._begin(taken, entries[0] if len(entries) == 1 else None, limit_s)
+        self._begin_batch(entries, before)
         try:
             results = copy_context().run(self._call_batch, taken, entries, limit_s)
         except BaseException as raised:  # noqa: BLE001  the batch's failure, even SystemExit
             error = raised
         if termination.is_marked:
             termination.after_call(error)
-        if limit_s:
-            self.record.rest()
+        self.record.rest()
         error = tally.late(perf_counter_ns() - before, error) or error
         return _batch_outcome(tally, entries, results, error, before)
 
@@ -677,18 +751,30 @@ class Runner:
         self, taken: Slice, entries: list[Entry], tally: OutcomeBuilder
     ) -> Outcome:
         limit_s, before, error, results = self._limit_s(taken), perf_counter_ns(), None, None
-        only, task = entries[0] if len(entries) == 1 else None, asyncio.current_task()
+        task = asyncio.current_task()
+        self._begin_batch(entries, before)
         try:
-            called = run_in(copy_context(), self._call_batch(taken, entries, limit_s))
+            self._called = self._call_batch(taken, entries, limit_s)
+            called = run_in(copy_context(), self._called)
             self._task = task
-            results = await (self._within(limit_s, taken, only, called) if limit_s else called)
+            results = await (self._within(limit_s, called) if limit_s else called)
         except BaseException as raised:
             was_cancelled = self._end_call()
             if not termination.is_fork and _ends_unit(raised, task):
                 raise
             error = raised
-            tally.is_over = was_cancelled
+            is_killed = was_cancelled and self._note_killed(
+                tally, entries[0], raised, perf_counter_ns() - before
+            )
+            if is_killed:
+                self.record.rest()
+                return tally.outcome(perf_counter_ns())
+            if was_cancelled and self._was_late:
+                error = self._timed_out(raised)
+            else:
+                tally.is_over = was_cancelled
         self._end_call()
+        self.record.rest()
         if termination.is_marked:
             termination.after_call(error)
         if tally.is_over:
@@ -721,50 +807,43 @@ class Runner:
         tally.is_over = record.is_draining or record.is_split or record.is_stopped
         return tally.is_over
 
-    # Time limits. Each call is on the board while it runs: the supervisor ends a call that takes
-    # too long.
-
     def _limit_s(self, taken: Slice) -> float:
         """Returns the smaller of the handler's and the request's limits; 0 = there is none."""
-        own, asked = self.shape.time_limit_s, taken.time_limit_ms / 1000
-        return min(own, asked) if own and asked else own or asked
+        return smaller_limit(self.shape.time_limit_s, taken.time_limit_ms / 1000)
 
-    def _begin(
-        self, taken: Slice, entry: Entry | None, limit_s: float, grace_s: float = 0.0
-    ) -> None:
-        began = clock.mono_s()
-        self.record.begin(
-            entry[0] if entry else b"",
-            began=began,
-            until=began + limit_s + grace_s,
-            limit_s=limit_s,
-            taken_ms=taken.taken_ms,
-            attempt=taken.attempt,
-            attempts=taken.attempts,
-            backoff_ms=taken.backoff_ms,
-        )
+    def _timed_out(self, error: BaseException) -> TimedOut:
+        """Returns the error of a call that was cancelled because its limit was changed."""
+        late = TimedOut(self._limit_now(0.0))
+        late.__cause__ = error
+        return late
 
-    async def _within(
-        self, limit_s: float, taken: Slice, entry: Entry | None, called: Awaitable[Any]
-    ) -> Any:
+    def _limit_now(self, limit_s: float) -> float:
+        """Returns the limit of the call that runs, which may have been changed since it began."""
+        changed = self.record.changed_limit()
+        return changed.limit_s if changed else limit_s
+
+    async def _within(self, limit_s: float, called: Awaitable[Any]) -> Any:
         """Awaits a handler call. Raises TimedOut from the error that the cancellation raised.
 
         If the call goes on regardless, or blocks the loop, its process is killed.
         """
-        self._begin(taken, entry, limit_s, GRACE_S)
         task = asyncio.current_task()
         try:
             async with asyncio.timeout(limit_s) as timer:
+                self._timer = timer
                 result = await called
         except BaseException as error:
             if timer.expired() and not _ends_unit(error, task):
-                raise TimedOut(limit_s) from _cancelled(error)
+                raise TimedOut(self._limit_now(limit_s)) from _cancelled(error)
             raise
-        finally:
-            self.record.rest()
         if timer.expired():  # the handler was cancelled, and returned a result all the same
-            raise TimedOut(limit_s)
+            raise TimedOut(self._limit_now(limit_s))
         return result
+
+    def _begin_batch(self, entries: list[Entry], began_ns: int) -> None:
+        """Notes on the board the call of a batch handler; of several entries it names none."""
+        self.record.call.entry_id = entries[0][0] if len(entries) == 1 else b""
+        self.record.call.began_ns = began_ns
 
 
 class _Time:

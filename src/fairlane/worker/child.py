@@ -12,7 +12,7 @@ import sys
 import threading
 import warnings
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cache, partial
 from importlib import import_module
 from pkgutil import iter_modules
@@ -33,7 +33,7 @@ from fairlane.worker.log import Repeats, between_lines
 from fairlane.worker.measures import Metrics
 from fairlane.worker.promoter import Promoter
 from fairlane.worker.settle import serve
-from fairlane.worker.stack_dump import prepare
+from fairlane.worker.stack_dump import prepare, prepare_tasks
 from fairlane.worker.unit import Sizer, Unit
 
 if TYPE_CHECKING:
@@ -67,6 +67,7 @@ class Assignment:
     spare: tuple[LeaseRecord, ...] = ()  # for their further leases
     tokens: int = 1  # the most leases of a unit
     failures: Failures | None = None
+    stacks: int = -1  # the file for the stacks of this process
     repeats: Repeats = field(default_factory=Repeats, repr=False, compare=False)
 
     @property
@@ -75,7 +76,8 @@ class Assignment:
         return self.own + self.spare
 
     def runner(self, record: LeaseRecord) -> Runner:
-        """Returns the runner of the unit with this record."""
+        """Returns the runner of the unit with this record, which this thread will run."""
+        record.note_thread()
         return Runner(self.shape, record, self.failures, self.queue)
 
     def units(self) -> list[Unit]:
@@ -120,6 +122,7 @@ def start(assignment: Assignment, close: Callable[[], None], file: int) -> tuple
         _tie(parent, ours)
         close()
         prepare(file)
+        assignment = replace(assignment, stacks=file)
         termination.restore_in_forks()
         termination.watch_forks()
         termination.begin_process()
@@ -281,6 +284,7 @@ async def _serve_async(assignment: Assignment, units: list[Unit]) -> None:
             except BaseException:  # noqa: BLE001  see there
                 _fail(assignment)
 
+    prepare_tasks(assignment.stacks, lambda: [runner.show_task() for runner in runners])
     loop, lifespan = asyncio.get_running_loop(), assignment.shape.lifespan
     os.register_at_fork(after_in_child=lambda: _end_loop(loop))
     if lifespan is not None:

@@ -115,6 +115,11 @@ class TimedOut(Exception):
         self.limit_s = limit_s
 
 
+def killed_by(name: str) -> str:
+    """Returns the error's text for a call that a person has ended."""
+    return f"killed by {name or 'a person'}"
+
+
 def too_long(limit_s: float) -> str:
     """Returns the error's text for a handler that was stopped."""
     return f"the handler took longer than its time limit of {exact(limit_s)} s"

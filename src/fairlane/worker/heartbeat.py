@@ -64,6 +64,7 @@ class Heartbeat:
         self._outage = outage or Repeats()
         self._maintenance = Maintenance(driver.url, queue, worker, outage=self._outage.outage)
         self._maintenance.on_death = self.on_process_death
+        self.on_orders: Callable[[int], None] = lambda _: None  # gets the queue's count of orders
         self.on_registered: Callable[[], None] = lambda: None  # again after Redis lost the record
         self.on_beat: Callable[[], None] = lambda: None
         driver.on_cut = self._cut
@@ -230,6 +231,7 @@ class Heartbeat:
         self._pause(QueuePause(reply.paused_until, reply.now))
         self._limit_rate(parse_queue_rate(self._queue, reply.rate))
         self.on_beat()
+        self.on_orders(reply.orders)
         beat = Beat(
             *(reply.now, reply.active_due, reply.delayed_due, reply.oldest_beat),
             *(reply.died, reply.tick_due),

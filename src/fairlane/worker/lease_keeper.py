@@ -21,6 +21,7 @@ from fairlane.operations.lease import (
     reap,
     tally_timeout,
 )
+from fairlane.operations.orders import read_time_limits
 from fairlane.operations.tokens import follow_up
 from fairlane.protocol import scripts
 from fairlane.protocol.steps import Batch
@@ -218,9 +219,11 @@ class LeaseKeeper:
         outage: Repeats | None = None,
     ) -> None:
         self._driver, self._queue, self._board = driver, queue, board
+        self.driver = driver
         self._worker, self._started = worker, started
         self._quiet_until = 0.0
-        self._cancels = CancellationWatch(driver, queue)
+        self.cancels = CancellationWatch(driver, queue)
+        self.cancels.on_time_limits = self._read_time_limits
         self._outage = outage or Repeats()
         # By unit and version, while Redis is unreachable: leases not taken back, and not settled.
         self._left: dict[tuple[int, int], Held] = {}
@@ -234,8 +237,21 @@ class LeaseKeeper:
         if self.cancelled:
             still = {(held.unit, held.version) for held in all_held}
             self.cancelled = {at: since for at, since in self.cancelled.items() if at in still}
-        self._extend(all_held, only_due=not self._cancels.are_new(all_held))
+        self._extend(all_held, only_due=not self.cancels.are_new(all_held))
         self.unanswered.take_granted_late()
+
+    def _read_time_limits(self) -> None:
+        """Notes on the board the time limits that requests have now; see `set_time_limit`."""
+        all_held = self._board.held()
+        ids = [*dict.fromkeys(held.request_id for held in all_held)]
+        try:
+            found = self._driver.run(read_time_limits(ids))
+        except FairlaneError as error:
+            self._warn(all_held, error, "read the time limit of")
+            return
+        for held in all_held:
+            if held.request_id in found:
+                self._board.records[held.unit].change_limit(held, found[held.request_id])
 
     def _extend(self, all_held: list[Held], *, only_due: bool = True) -> None:
         """Extends the leases of which a third is used up; a failure does not stop the others.

@@ -11,14 +11,14 @@ from fairlane.common.text import exact
 from fairlane.errors import FairlaneError, InvalidArgument
 from fairlane.model import Verdict, result_head
 from fairlane.operations.lease import settle_part
-from fairlane.operations.workers import count_cancels
-from fairlane.worker import stack_dump
+from fairlane.operations.orders import read_counts
 from fairlane.worker.errors import too_long
 from fairlane.worker.log import attempt_fields
 from fairlane.worker.pool import ALONE, kill, listed
+from fairlane.worker.stack_dump import StackDump
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Callable, Iterable
 
     from fairlane.drivers.sync import SyncDriver
     from fairlane.protocol.steps import Call
@@ -35,11 +35,12 @@ if TYPE_CHECKING:
 # be cancelled. So a count in the queue's `conf` grows with each cancel, with each discard by a
 # producer, and with each reap that stops a request after its deadline or because it was left open.
 # A supervisor reads that count about twice a second, but only while a lease is held for long: one
-# command, however many leases it has. If the count has changed, all leases are extended, and each
+# command, however many leases it has. That command also reads the count of orders, see
+# worker/orders.py. If the count of cancels has changed, all leases are extended, and each
 # reply reports whether its lease is still wanted.
 #
-# A handler that ignores this may finish, unless the worker has a `cancel_grace_s`: then its
-# process is killed so long after the cancel was detected.
+# A handler that ignores this may go on for the worker's `cancel_grace_s`. Its process is killed so
+# long after the cancel was detected.
 
 
 _log = logging.getLogger("fairlane.worker")
@@ -56,6 +57,9 @@ class CancellationWatch:
         self._driver, self._queue = driver, queue
         self._seen: bytes | None = b""  # not read so far
         self._read_at = 0.0  # when it may be read again
+        self._limits = 0  # changes of time limits so far
+        self.on_orders: Callable[[int], None] = lambda _: None  # gets the queue's count of orders
+        self.on_time_limits: Callable[[], None] = lambda: None  # requests have other ones
 
     def are_new(self, all_held: Iterable[Held]) -> bool:
         """Returns True if requests may have been cancelled since the last call. Never raises."""
@@ -65,10 +69,15 @@ class CancellationWatch:
         self._read_at = now + _EVERY_S
         before = self._seen
         try:
-            self._seen = self._driver.run(count_cancels(self._queue))
+            counts = self._driver.run(read_counts(self._queue))
         except FairlaneError:
             self._read_at = now + _STOP_AGAIN_S
             return False
+        self._seen = counts.cancels
+        self.on_orders(counts.orders)
+        has_changed, self._limits = counts.time_limits != self._limits, counts.time_limits
+        if has_changed:
+            self.on_time_limits()
         return self._seen != before
 
 
@@ -95,7 +104,7 @@ class CancelGrace:
             return
         until = clock.mono_s() - self._grace_s
         for pid, child in self._children.running.items():
-            if not (child.late or child.unwanted):  # else it is killed, but not collected yet
+            if not child.is_ending:
                 child.unwanted = [held for held in _in_turn(child) if self._is_over(held, until)]
                 if child.unwanted:
                     kill(pid)
@@ -288,9 +297,6 @@ def _part(held: Held, worked: Worked, *, is_split: bool, is_over: bool) -> Call[
 # because the handler caught the cancellation or blocked the event loop.
 
 
-_DUMP_S = 1.0  # how long a process may take to write its stacks before it is killed
-
-
 class TimeLimits:
     """The time limits of one worker's calls; `is_async`: a process's units are tasks."""
 
@@ -298,41 +304,29 @@ class TimeLimits:
         self._children = children
         self._keeper = keeper
         self._is_async = is_async
-        # pid -> when it got the signal for its stacks, and how many bytes it had written by then
-        self._asked: dict[int, tuple[float, int]] = {}
 
     def look(self) -> None:
         """Makes a late process write its stacks, and kills it soon after; never waits."""
         now = clock.mono_s()
-        # After a process has died, another process may have its pid.
-        running = self._children.running
-        self._asked = {pid: asked for pid, asked in self._asked.items() if pid in running}
-        for pid, child in running.items():
-            if child.late:  # killed, but not collected yet
+        for pid, child in self._children.running.items():
+            if child.is_ending or child.is_asked:
                 continue
             late = [call for record in child.records if (call := _overdue(record, now))]
             child.asked = late
             if not late:
-                self._asked.pop(pid, None)
-            elif pid not in self._asked:
-                self._asked[pid] = (now, 0)
-                stack_dump.ask(pid, child.stacks)
-            elif self._has_dumped(child, now):
-                del self._asked[pid]
+                child.dump = None
+                continue
+            is_new = child.dump is None
+            dump = child.dump = child.dump or StackDump(pid, child.stacks)
+            dump.want({one.thread: one.native for one in late})
+            if not is_new and dump.look(now):
                 child.late = late
                 kill(pid)
-
-    def _has_dumped(self, child: ChildProcess, now: float) -> bool:
-        """Returns True if the stacks are written and grow no more, or if their time is up."""
-        asked, before = self._asked[child.pid]
-        size = stack_dump.size(child.stacks)
-        self._asked[child.pid] = (asked, size)
-        return 0 < size == before or now - asked >= _DUMP_S
 
     @property
     def is_waiting(self) -> bool:
         """Returns True between the signal and the kill."""
-        return bool(self._asked)
+        return any(child.dump and not child.late for child in self._children.running.values())
 
     def settle(self, child: ChildProcess) -> bool:
         """Charges the late calls of a killed process, and gives back all else uncharged.
@@ -344,18 +338,17 @@ class TimeLimits:
         in_turn = [held for held in all_held if held.has_its_turn]
         is_known = not self._is_async or len(in_turn) == 1
         late = {running.unit: running for running in child.late}
-        text = stack_dump.read(child.stacks)
         if not is_known:
             self._log_killed(child, listed([held.what for held in in_turn]), ALONE)
         for held in all_held:
             record = next(record for record in child.records if record.unit == held.unit)
             running = late.get(held.unit)
             # The process may have ended its call and begun another one before the kill.
-            if running is None or record.running() != running:
+            if running is None or not is_same(record.running(), running):
                 self._keeper.give_back([held])
                 continue
             child.records[0].count(timeouts=1)  # a unit's own: a spare one's are not added up
-            verdict = _verdict(running, text) if is_known and running.entry_id else None
+            verdict = _verdict(running, child.dump) if is_known and running.entry_id else None
             if is_known:
                 self._log_charge(child, held.request_id, running, verdict)
             if verdict is None:
@@ -391,6 +384,11 @@ class TimeLimits:
         _log.error(line, child.pid, text, what, end, extra=extra)
 
 
+def is_same(found: Running | None, running: Running) -> bool:
+    """Returns True if what was found on the board is this call, and not another one."""
+    return found is not None and found.identity == running.identity
+
+
 def _overdue(record: LeaseRecord, now: float) -> Running | None:
     running = record.running()
     return running if running is not None and running.until < now else None
@@ -401,11 +399,11 @@ def _what(request_id: str, running: Running) -> str:
     return f"sub-request {index} of request {request_id}" if index else f"request {request_id}"
 
 
-def _verdict(running: Running, text: str) -> Verdict:
+def _verdict(running: Running, dump: StackDump | None) -> Verdict:
     submitted, _, index = running.entry_id.partition(b"-")
     waited = max(0, running.taken_ms - int(submitted))
     delay = retry_delay_ms(running.attempt, *running.backoff_ms)
     head = result_head(index, b"x", running.attempt, waited, int(running.limit_s * 1e6))
-    lines = stack_dump.stack_of(text, running.thread)
+    lines = dump.stack(running.thread) if dump is not None else []
     where = "\n".join(["", "Stack (most recent call first):", *lines, ""]) if lines else ""
     return Verdict(running.entry_id, "timeout", delay, head, too_long(running.limit_s) + where)

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from fairlane.worker.board import Held, LeaseRecord, Running
+    from fairlane.worker.stack_dump import StackDump
 
 
 _log = logging.getLogger("fairlane.worker")
@@ -39,9 +40,17 @@ class ChildProcess:
     stacks: int
     born: float
     asked: list[Running] = field(default_factory=list)  # calls whose stacks it was asked for
+    dump: StackDump | None = None  # ... and what it has written
     late: list[Running] = field(default_factory=list)  # calls for which it was killed
+    is_asked: bool = False  # its stacks are being shown
+    killed: Any = None  # the order of a person for which it was killed
     unwanted: list[Held] = field(default_factory=list)  # cancelled leases for which it was killed
     how: str = ""  # its end, as `signal 9 (SIGKILL)`, with the place in the code if known
+
+    @property
+    def is_ending(self) -> bool:
+        """Returns True if it was killed by this worker, but is not collected yet."""
+        return bool(self.late or self.unwanted or self.killed is not None)
 
 
 class ProcessPool:
@@ -127,20 +136,19 @@ class ProcessPool:
         os.close(child.pipe)
         if status or restart:
             kill_group(pid)
-        if not (
-            child.late or child.unwanted
-        ):  # the signal for its stacks may have ended it before the kill
-            running = [record.running() for record in child.records]
-            child.late = [call for call in child.asked if call in running]
+        if not child.is_ending:  # the signal for its stacks may have ended it before the kill
+            running = [call for record in child.records if (call := record.running())]
+            still = {(call.unit, *call.identity) for call in running}
+            child.late = [call for call in child.asked if (call.unit, *call.identity) in still]
         lived = clock.mono_s() - child.born
         if restart:
-            if child.late or child.unwanted or lived > _STEADY_S:
+            if child.is_ending or lived > _STEADY_S:
                 self._pause[child.index] = 0.0
             else:
                 self._pause[child.index] = min(_SLOWEST_S, max(0.1, self._pause[child.index] * 2))
             self._due[child.index] = clock.mono_s() + self._pause[child.index]
         try:
-            if child.late or child.unwanted:
+            if child.is_ending:
                 yield child
             elif status or restart or any(record.is_holding for record in child.records):
                 self.crashes += 1

@@ -306,12 +306,12 @@ def _count_failures(
     if not outcome.verdicts:
         return 0
     verdicts = [verdict.verdict for verdict in outcome.verdicts]
-    rejected = verdicts.count("dead")
+    rejected, killed = verdicts.count("dead"), verdicts.count("killed")
     failed = len(verdicts) - verdicts.count("release")
     counts["failed"] += failed
     if is_settled:
         counts["rejected"] += rejected
-        retries = failed - rejected if taken.attempt < taken.attempts else 0
+        retries = failed - rejected - killed if taken.attempt < taken.attempts else 0
         counts["retries"] += retries
         counts["dead"] += failed - retries
     return failed

@@ -22,6 +22,7 @@ from fairlane.operations.why import waiting
 from fairlane.protocol.keys import check_name
 from fairlane.protocol.lua import library
 from fairlane.queue import Queue
+from fairlane.worker import calls
 from fairlane.worker.board import LeaseBoard
 from fairlane.worker.child import Assignment
 from fairlane.worker.handlers import Handler, shape_of
@@ -30,6 +31,7 @@ from fairlane.worker.heartbeat import Heartbeat
 from fairlane.worker.lease_keeper import LeaseKeeper
 from fairlane.worker.limits import LOOK_S, CancelGrace, StalledLeases, TimeLimits, check_grace
 from fairlane.worker.log import Failures, LogQueue, Repeats
+from fairlane.worker.orders import Orders
 from fairlane.worker.pool import ChildProcess, ProcessPool
 from fairlane.worker.termination import Signals
 
@@ -121,7 +123,7 @@ class Worker:
         slice_s: float = settings.SLICE_MS / 1000,
         tokens: int = settings.TOKENS_MOST,
         time_limit_s: float | None = None,
-        cancel_grace_s: float | None = None,
+        cancel_grace_s: float | None = settings.CANCEL_GRACE_S,
     ) -> None:
         _check_count("concurrency", concurrency, 1000)
         _check_count("processes", processes, 256)
@@ -149,7 +151,11 @@ class Worker:
 
     def _new_board(self) -> LeaseBoard:
         count = self._processes
-        return LeaseBoard(self._concurrency * count, self._spare * count, count)
+        grace_s = calls.GRACE_S if self._shape.is_async else 0.0
+        return LeaseBoard(
+            self._concurrency * count, self._spare * count, count,
+            limit_s=self._shape.time_limit_s, grace_s=grace_s,
+        )  # fmt: skip
 
     def stop(self) -> None:
         """Drains: finishes what is held, takes nothing new. For any thread or signal handler."""
@@ -216,6 +222,11 @@ class Worker:
         self._children = ProcessPool(self._assignments(), [port.close, signals.forget])
         signals.groups = self._children.running
         self._time_limits = TimeLimits(self._children, self._keeper, is_async=self._shape.is_async)
+        self._orders = Orders(
+            self._keeper.driver, self.queue.name, self.id, self._board, self._children,
+            self._keeper, self._shape,
+        )  # fmt: skip
+        self._keeper.cancels.on_orders = self._heartbeat.on_orders = self._orders.note
         self._grace = CancelGrace(self._children, self._keeper, self._cancel_grace_s)
         is_batch = self._shape.is_batch
         self._stalled = StalledLeases(
@@ -237,7 +248,7 @@ class Worker:
                 )
                 ticks = 0.0  # when the next tick is due
                 while not self._children.is_over:
-                    is_soon = until_idle or self._time_limits.is_waiting
+                    is_soon = until_idle or self._time_limits.is_waiting or self._orders.is_working
                     now = clock.mono_s()
                     ticks = min(ticks, now + (_TICK_S / 4 if is_soon else _TICK_S))
                     wait_s = min(ticks - now, self._heartbeat.until_beat_s)
@@ -299,6 +310,7 @@ class Worker:
         self._failures.look()
         self._keeper.tick()
         self._heartbeat.tick(often=until_idle)
+        self._orders.look()
         if self._heartbeat.must_drain or (until_idle and self._heartbeat.is_idle):
             self._board.drain()
         if until_idle and not self._board.is_draining:
@@ -310,6 +322,8 @@ class Worker:
 
     def _settle(self, child: ChildProcess) -> bool:
         """Takes back what a dead process held; True if several leases ran and none was charged."""
+        if child.killed is not None:
+            return self._orders.settle(child)
         if child.unwanted:
             return self._grace.settle(child)
         return self._time_limits.settle(child) if child.late else self._take_back(child)

@@ -677,12 +677,12 @@ def _note_all(
 
 def note_lease(record: LeaseRecord, taken: Slice, sent: float, *, shared: bool = False) -> None:
     """Puts a lease on the board; `sent` is when the acquire was sent, by clock.mono_s."""
-    only = (-len(taken.entries), 0, 0)
-    if len(taken.entries) == 1:
-        only = (int(taken.entries[0][0].partition(b"-")[2]), taken.attempt, taken.attempts)
+    entries = taken.entries
+    index = int(entries[0][0].partition(b"-")[2]) if len(entries) == 1 else -len(entries)
     record.hold(
         taken.request_id, taken.k, int(taken.fence), taken.op, sent, taken.lease_ms / 1000,
-        *only, shared=shared,
+        index, taken.attempt, taken.attempts, shared=shared,
+        taken_ms=taken.taken_ms, limit_ms=taken.time_limit_ms, backoff_ms=taken.backoff_ms,
     )  # fmt: skip
 
 

@@ -199,7 +199,9 @@ def test_cancel_reports_what_it_did(program: Program, redis_url: str):
     program("submit", "-", "--id", "held", stdin=b"a\n")
     hold(redis_url)
     ended = program("cancel", "held")
-    assert (ended.code, ended.out, ended.err) == (0, b"cancelling\n", "")
+    assert (ended.code, ended.out) == (0, b"cancelling\n")
+    assert "request held waits for what runs under 1 permit, of " in ended.err
+    assert "ends it 30 s after" in ended.err
     program("submit", "-", "--id", "free", stdin=b"a\n")
     found = json.loads(program("cancel", "free", "--json").out)
     assert (found["state"], found["cancelled"]) == ("cancelled", 1)

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 GONE = (
     *("acquire", "append", "cancel", "change_shards", "claim_dead", "complete", "confirm"),
     *("extend", "glance", "pause", "reap", "requeue_dead", "resume", "seal"),
-    *("set_deadline", "set_limit", "set_priority", "set_rate", "set_share"),
+    *("set_deadline", "set_limit", "set_priority", "set_rate", "set_share", "set_time_limit"),
 )
 ENDED = ({*GONE} - {"claim_dead", "confirm", "extend"}) | {"discard"}
 

@@ -152,3 +152,15 @@ def test_other_verdicts_on_foreign_entries_are_skipped(lane: Lane):
     assert lane.complete(mine, others=others, keep=True)[:2] == [b"ok", 6]
     assert lane.pending() == {"w:1/0": 2, "w:1/1": 2}
     assert not {"failures", "failure"} & set(lane.hash())
+
+
+@pytest.mark.parametrize(("verdict", "reason"), [("dead", b"rejected"), ("killed", b"killed")])
+def test_what_is_given_up_at_its_first_attempt_is_dead_with_its_reason(
+    verdict: str, reason: bytes, lane: Lane
+):
+    """No pause of its request follows from it."""
+    held = lane.begin(1, attempts=5)
+    fail(lane, held, 9_000_000, verdict)
+    ((_, dead),) = lane.client.xrange(lane.names[7])
+    assert dead[b"reason"] == reason
+    assert lane.hash()["state"] == "done"

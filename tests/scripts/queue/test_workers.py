@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 FIRING = keys.firing("req")
 WORKERS, CONF = keys.workers("req"), keys.conf("req")
-DIED, PAUSED, RATE = -4, -2, -1  # indexes in the reply to a heartbeat
+DIED, PAUSED, RATE = -5, -3, -2  # indexes in the reply to a heartbeat
 TTL, LATE, LOCK, TAKEN_TTL = 60_000, 2_000, 5_000, 600_000
 WORDS = {"ttl": TTL, "late": LATE, "host": "box", "pid": 42, "started": 7}
 
@@ -113,15 +113,15 @@ def test_a_beat_renews_the_worker(lane: Lane):
 def test_a_beat_brings_what_is_due_next(lane: Lane):
     """The reply has the earliest of active and of delayed, 0 for none, and the oldest heartbeat."""
     register(lane)
-    assert beat(lane) == [b"ok", 1, lane.now, 0, 0, lane.now, b"", b"", 0, 0, 0, b""]
+    assert beat(lane) == [b"ok", 1, lane.now, 0, 0, lane.now, b"", b"", 0, 0, 0, b"", 0]
     lane.client.zadd(keys.active("req"), {"r1": 900, "r2": 800})
     lane.client.zadd(keys.delayed("req"), {"5|r1#0.1": 700})
     lane.client.zadd(WORKERS, {"w:2": 600})
     lane.client.hset(keys.conf("req"), mapping={"shards": "1,7", "left": "0"})
-    assert beat(lane)[3:] == [800, 700, 600, b"1,7", b"0", 0, 0, 0, b""]
+    assert beat(lane)[3:] == [800, 700, 600, b"1,7", b"0", 0, 0, 0, b"", 0]
     lane.client.delete(keys.active("req"), keys.delayed("req"))
     lane.client.zadd(keys.schedules("req")[1], {"late": 9, "early": 8})
-    assert beat(lane)[-3] == 8
+    assert beat(lane)[-4] == 8
 
 
 def test_a_worker_whose_record_was_deleted_drains(lane: Lane):

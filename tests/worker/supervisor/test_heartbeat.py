@@ -63,7 +63,7 @@ class Beats:
         operation.close()
         if not self.is_up:
             raise RedisUnreachable("no answer")
-        return scripts.HeartbeatReply.of([b"ok", 0, 0, 0, 0, 0, b"0", b"", 0, 0, 0, b""])
+        return scripts.HeartbeatReply.of([b"ok", 0, 0, 0, 0, 0, b"0", b"", 0, 0, 0, b"", 0])
 
 
 def test_a_worker_that_is_not_in_the_registry_logs_it_and_registers(

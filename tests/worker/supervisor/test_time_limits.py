@@ -39,7 +39,7 @@ def scene(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Any]:
     monkeypatch.setattr(stack_dump, "ask", lambda *_: calls.append("ask"))
 
     def make(untils: list[float], *, is_async: bool = False) -> Any:
-        records = tuple(LeaseBoard(len(untils)).records)
+        records = tuple(LeaseBoard(len(untils), limit_s=1.0).records)
         child = pool.ChildProcess(7, 0, records, -1, -1, 0.0)
         for i, until in enumerate(untils):
             begin(records[i], i, until)
@@ -58,23 +58,17 @@ def scene(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Any]:
 
 def begin(record: Any, index: int, until: float) -> None:
     """Takes a lease in a unit and calls the handler."""
-    record.hold(f"r{index}", "0", 7, b"o" * 32, 99.0, 30.0)
+    record.hold(
+        f"r{index}", "0", 7, b"o" * 32, 99.0, 30.0, index, 1, 2, taken_ms=5, backoff_ms=(1, 1)
+    )
     record.take_turn()
     call(record, b"1-%d" % index, until)
 
 
 def call(record: Any, entry_id: bytes, until: float) -> None:
-    """Calls the handler."""
-    record.begin(
-        entry_id,
-        began=100.0,
-        until=until,
-        limit_s=1.0,
-        taken_ms=5,
-        attempt=1,
-        attempts=2,
-        backoff_ms=(1, 1),
-    )
+    """Calls the handler, whose time limit is 1 s."""
+    record.call.entry_id = entry_id
+    record.call.began_ns = int((until - 1.0) * 1e9)
 
 
 def test_a_process_dumps_its_stacks_before_it_is_killed(scene: Any):
@@ -101,7 +95,7 @@ def test_a_process_is_killed_when_its_stack_dump_is_complete(
     _, _, look, calls, _ = scene([101.0])
     for i in range(5):
         assert calls == ["ask"][:i]
-        look(101.1 + i / 100)
+        look(101.1 + i / 25)
     assert calls == ["ask", "kill"]
 
 
@@ -123,7 +117,7 @@ def test_a_process_that_died_before_the_kill_is_forgotten(scene: Any):
     watch._children.running.clear()
     look(101.2)
     assert not watch.is_waiting
-    watch._children.running[7] = child
+    watch._children.running[7] = pool.ChildProcess(7, 0, child.records, -1, -1, 0.0)
     look(102.2)
     assert calls == ["ask", "ask"]
 

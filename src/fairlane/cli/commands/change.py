@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 import click
 
+from fairlane import settings
 from fairlane.cli.options import (
     OF_CHANGE,
     any_or_home_option,
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
     from fairlane.option_types import ChangeOptions
     from fairlane.queue import Queue
     from fairlane.records import ChangeReport
+    from fairlane.request import Request
 
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -349,6 +351,8 @@ def _cancel(wish: Wish, request_id: str, reason: str) -> int:
         before = request.progress()
         request.cancel(reason)
         progress = request.progress()
+        if progress.state == "cancelling":
+            note(_waits_for(request))
     if before.ended:
         note(f"request {request_id} had ended before: it is {progress.shown_state}")
     if wish.as_json:
@@ -356,6 +360,21 @@ def _cancel(wish: Wish, request_id: str, reason: str) -> int:
     else:
         write_line(progress.shown_state)
     return 0
+
+
+def _waits_for(request: Request) -> str:
+    """Returns what a cancelled request waits for, and for how long at most."""
+    from fairlane.common.text import exact, join_names, plural
+    from fairlane.operations.request_state import read_holders
+
+    held = request.queue.driver.run(read_holders(request.id))
+    names = join_names([*dict.fromkeys(one.worker for one in held)])
+    return (
+        f"request {request.id} waits for what runs under {plural(len(held), 'permit')}, of "
+        f"{names or 'a worker'}: a worker ends it {exact(settings.CANCEL_GRACE_S)} s after it has "
+        "detected the cancel, unless it has another --cancel-grace; fairlane stacks "
+        f"{request.id} shows the calls"
+    )
 
 
 # ------------------------------------------------------------------ delete

@@ -80,8 +80,8 @@ if TYPE_CHECKING:
 @click.option(
     "--cancel-grace",
     metavar="TIME",
-    help="End a handler that goes on for so long after its request was cancelled, uncharged.  "
-    "[default: it may finish]",
+    help="End a handler that goes on for so long after its request was cancelled, uncharged; none: "
+    "it may finish.  [default: 30s]",
 )
 @click.option(
     "--log-level",
@@ -132,12 +132,14 @@ def command(
 
 def _times(
     time_limit: str | None, cancel_grace: str | None, slice_: str | None
-) -> dict[str, float]:
+) -> dict[str, float | None]:
     """Returns the durations that were given, as options of Worker. Raises InvalidArgument."""
-    found = {}
+    found: dict[str, float | None] = {}
     if time_limit is not None:
         found["time_limit_s"] = time_limit_ms(time_limit) / 1000
-    if cancel_grace is not None:
+    if cancel_grace == "none":
+        found["cancel_grace_s"] = None
+    elif cancel_grace is not None:
         found["cancel_grace_s"] = time_ms("--cancel-grace", cancel_grace, "0s", "24h") / 1000
     if slice_ is not None:
         found["slice_s"] = time_ms("--slice", slice_, "0s", "10s") / 1000

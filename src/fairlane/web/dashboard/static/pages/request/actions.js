@@ -5,6 +5,7 @@ import { button, el } from "../../parts/dom.js";
 import { counted, number } from "../../parts/format.js";
 import { onKey } from "../../parts/keys.js";
 import { ask, toast } from "../../parts/messages.js";
+import { showStacks } from "./stacks.js";
 
 const UNITS = { s: 1, m: 60, h: 3600, d: 86_400 };
 
@@ -59,7 +60,9 @@ export function actionsOf(request) {
 /** Returns the buttons for a request: those that its state and the caller's role allow. `latest` returns it as of now. */
 export function actionButtons({ id, latest, context, after }) {
   const path = `v1/requests/${part(id)}`;
-  if (!context.can("operate")) return [el("span", { class: "muted small" }, "You may look, not change.")];
+  const stacks = button("Stacks", () => showStacks({ id, context, after }), { icon: "search", label: "Show what the calls of this request do now" });
+  const isRunning = actionsOf(latest()) !== "over" || !latest().ended_ms;
+  if (!context.can("operate")) return [isRunning && stacks, el("span", { class: "muted small" }, "You may look, not change.")].filter(Boolean);
 
   async function run(options) {
     const done = await ask(options);
@@ -106,6 +109,7 @@ export function actionButtons({ id, latest, context, after }) {
   }
   context.requestActions = isOver ? {} : { pause: isPaused ? resume : pause, limit: change("limit"), cancel };
   return [
+    isRunning && stacks,
     !isOver && button(isPaused ? "Resume" : "Pause", isPaused ? resume : pause, { icon: isPaused ? "play" : "pause" }),
     !isOver && menu("Change", [["Limit …", change("limit")], ["Priority …", change("priority")], ["Rate …", change("rate")], ["Deadline …", change("deadline")]]),
     !isOver && button("Cancel", cancel, { kind: "danger", icon: "cross" }),

@@ -41,7 +41,7 @@ export function failure(group, { more = null, tools = [] } = {}) {
     tools.length > 0 && el("div", { class: "row failure-tools" }, tools));
 }
 
-const REASONS = { attempts: "all attempts failed", timeout: "took too long", rejected: "rejected by the handler", died: "its worker died", deadline: "the deadline passed" };
+const REASONS = { attempts: "all attempts failed", timeout: "took too long", rejected: "rejected by the handler", killed: "killed by a person", died: "its worker died", deadline: "the deadline passed" };
 const reason = (word) => REASONS[word] ?? word;
 
 export function errorPanel({ id, context, after }) {
