@@ -135,8 +135,8 @@ class RequestFilters(TypedDict, total=False):
     running and ended for several of them. The outcomes failed and partly_failed are words for some
     of the requests that are done. `priorities` are 0 to 99. `id_prefix` is how the id
     begins. `older_s` and `newer_s` are seconds since the submission: at least, and less than.
-    A request is listed if it has all of `tags`, and one of `tenants`. A single state, priority, tag
-    or tenant needs no list.
+    A request is listed if it has all of `tags`, one of `tenants`, and calls of one of `tasks`. A
+    single state, priority, tag, tenant or task needs no list.
     """
 
     states: str | Iterable[str]
@@ -146,6 +146,7 @@ class RequestFilters(TypedDict, total=False):
     newer_s: float
     tags: str | Iterable[str]
     tenants: str | Iterable[str]
+    tasks: str | Iterable[str]
 
 
 class RequestChoice(RequestFilters, total=False):

@@ -55,6 +55,7 @@ class RequestOptions(TypedDict, total=False):
         after_any_end: Any end of the requests of after is enough.
         distinct: Leave out a sub-request whose own id (a number, meta.id, else its hash) came
             before.
+        task: The task that its sub-requests call; several ones may have counts.
     """
 
     priority: int
@@ -82,6 +83,7 @@ class RequestOptions(TypedDict, total=False):
     after: str | Iterable[str]
     after_any_end: bool
     distinct: bool | Key
+    task: str | Iterable[str] | Mapping[str, int]
 
 
 class SharedOptions(TypedDict, total=False):
@@ -120,6 +122,7 @@ class SharedOptions(TypedDict, total=False):
         after_any_end: Any end of the requests of after is enough.
         distinct: Leave out a sub-request whose own id (a number, meta.id, else its hash) came
             before.
+        task: The task that its sub-requests call; several ones may have counts.
     """
 
     priority: int
@@ -146,6 +149,7 @@ class SharedOptions(TypedDict, total=False):
     after: str | Iterable[str]
     after_any_end: bool
     distinct: bool | Key
+    task: str | Iterable[str] | Mapping[str, int]
 
 
 class ScheduleOptions(TypedDict, total=False):
@@ -176,6 +180,7 @@ class ScheduleOptions(TypedDict, total=False):
         share: The tenant gets so many times as much time as a tenant with 1 (1 to 999).
         ageing: If nothing of it has started for this time, one slice goes first; 0s = never (1s to
             24h).
+        task: The task that its sub-requests call; several ones may have counts.
     """
 
     priority: int
@@ -197,6 +202,7 @@ class ScheduleOptions(TypedDict, total=False):
     tenant: str
     share: int
     ageing: Duration
+    task: str | Iterable[str] | Mapping[str, int]
 
 
 class StepOptions(TypedDict, total=False):
@@ -226,6 +232,7 @@ class StepOptions(TypedDict, total=False):
         share: The tenant gets so many times as much time as a tenant with 1 (1 to 999).
         ageing: If nothing of it has started for this time, one slice goes first; 0s = never (1s to
             24h).
+        task: The task that its sub-requests call; several ones may have counts.
     """
 
     priority: int
@@ -246,6 +253,7 @@ class StepOptions(TypedDict, total=False):
     tenant: str
     share: int
     ageing: Duration
+    task: str | Iterable[str] | Mapping[str, int]
 
 
 class TaskOptions(TypedDict, total=False):
@@ -425,3 +433,4 @@ class PolicyFields:
     after: tuple[str, ...] = ()
     after_any_end: bool = False
     distinct: bool = False
+    task: str = ""

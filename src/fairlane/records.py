@@ -12,6 +12,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from fairlane.common.task_names import Tasks, tasks_words
 from fairlane.common.text import figure, format_duration
 from fairlane.model import ENDED_STATES, ending_words, outcome_of
 
@@ -33,6 +34,9 @@ class RequestCounts:
     delivery. Workers hold `held` of its `limit` permits, which is None if only the log has it.
     Nothing starts before `opens_ms`: it is delayed, a handler asked for a pause, or it waits for
     a rate. `is_open`: more sub-requests may come. `tags` and `tenant` are those of its options.
+    `tasks` is task -> how many of its sub-requests call it, None if that is not known; `other`
+    counts the calls of tasks that are not named. `call` is the short form of the only call, while
+    its body is kept; a live view does not read it.
 
     A live view does not read `is_open` and `reason`. `log_id` is the place of an ended request in
     the completion log, if the row is from there.
@@ -58,6 +62,8 @@ class RequestCounts:
     reason: str | None = None
     tags: tuple[str, ...] = ()
     tenant: str | None = None
+    tasks: Tasks = field(default_factory=dict)
+    call: str | None = None
     log_id: str | None = None
 
     def __post_init__(self) -> None:
@@ -67,6 +73,11 @@ class RequestCounts:
     def shown_state(self) -> str:
         """Returns the outcome in words: `failed`, `done, 57 dead`; the state until the end."""
         return ending_words(self.state, self.done, self.dead)
+
+    @property
+    def shown_tasks(self) -> str:
+        """Returns the only call, or the tasks in words; "" if its producer named none."""
+        return self.call or tasks_words(self.tasks)
 
     @property
     def ended(self) -> bool:

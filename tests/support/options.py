@@ -22,6 +22,7 @@ from fairlane.options_table import (
     OPTIONS,
     PAUSE,
     RATE,
+    TASKS,
     WHOLE,
     field_of,
     options_of,
@@ -66,6 +67,7 @@ TYPE = {
     FLAG: "bool",
     KEY: "bool | Key",
     LIMITS: "Mapping[str, int]",
+    TASKS: "str | Iterable[str] | Mapping[str, int]",
 }
 STORED = {
     WHOLE: "int",

@@ -19,7 +19,7 @@ from fairlane.errors import (
 from fairlane.model import ENDED, OUTCOMES, RUNNING, DeadChoice, ending_words
 from fairlane.operations.create import seen_to_exist
 from fairlane.operations.dead_letters import drop_dead, requeue_dead
-from fairlane.operations.find import RequestFilter, filter_of, unfinished
+from fairlane.operations.find import Labels, RequestFilter, filter_of, unfinished
 from fairlane.operations.rates import NewRate, check_rate, no_rate, set_rates
 from fairlane.operations.request_state import completion, how_it_ended
 from fairlane.operations.tokens import count_stop, follow_up, reschedule_active, retire_all
@@ -194,7 +194,7 @@ async def _change(request_id: str, call: Call[AnyReply], change: str) -> AnyRepl
 
 TOGETHER = 100  # requests that are changed in one batch
 _PART = 1_000  # entries of `active`, or of the log, that one call reads
-_FIELDS = ("state", "queue", "born", "tags", "tenant")
+_FIELDS = ("state", "queue", "born", *Labels._fields)
 
 
 class Chosen(NamedTuple):
@@ -301,7 +301,7 @@ async def _unfinished(
         rows += [
             row
             for row in await unfinished(queue, ids, frozenset(ids))
-            if wanted.accepts(row, now_ms) and wanted.accepts_labels(row.tags, row.tenant)
+            if wanted.accepts(row, now_ms) and wanted.accepts_labels(row.labels)
         ]
         scan = cursor.decode()
         if scan == "0":
@@ -329,9 +329,9 @@ async def _kept(queue: str, wanted: RequestFilter, asked: list[Completion]) -> l
     replies = await run_all([hmget(one.id, *_FIELDS) for one in asked])
     kept = []
     for one, reply in zip(asked, replies, strict=True):
-        state, home, born, tags, tenant = parse_fields(_FIELDS, reply)
+        state, home, born, *texts = parse_fields(_FIELDS, reply)
         is_same = state in ENDED and home == queue and born == str(one.submitted_ms)
-        if is_same and wanted.accepts_labels(tags, tenant):
+        if is_same and wanted.accepts_labels(Labels(*texts)):
             kept.append(one)
     return kept
 

@@ -24,13 +24,16 @@ class ContentId:
     """An id made of a request's options and its bodies, however the bodies are cut into chunks.
 
     Options at their defaults are not part of it, so a release with more options makes the same ids.
+    The names of the tasks are not part of it either, because the bodies have them.
     """
 
     def __init__(self, policy: Policy) -> None:
         chosen = [
             (option.name, getattr(policy, option.name))
             for option in fields(policy)
-            if option.compare and getattr(policy, option.name) != option.default
+            if option.compare
+            and option.name != "task"
+            and getattr(policy, option.name) != option.default
         ]
         self._hash = hashlib.sha256(b"fairlane content 1 %a\n" % chosen)
 

@@ -11,6 +11,7 @@ from fairlane import settings
 from fairlane.common.chunking import Chunker
 from fairlane.common.fingerprint import fingerprint_of, read_failure
 from fairlane.common.rate import parse_rates
+from fairlane.common.task_names import without_counts
 from fairlane.common.text import join_names
 from fairlane.errors import (
     DeadNotFound,
@@ -35,7 +36,7 @@ from fairlane.operations.shards import read_shards
 from fairlane.operations.submit import submit
 from fairlane.operations.tokens import follow_up
 from fairlane.options import Policy
-from fairlane.options_table import DURATION, NAMES, OPTIONS, WHOLE, field_of
+from fairlane.options_table import DURATION, NAMES, OPTIONS, TASKS, WHOLE, field_of
 from fairlane.protocol import keys, scripts
 from fairlane.protocol.request_hash import as_text, hmget, parse_fields, read, unpacked
 from fairlane.protocol.steps import Batch, Command, NextChunk, forward, run_all
@@ -596,6 +597,7 @@ def _kept(fields: dict[str, str]) -> dict[str, Any]:
             found[field_of(option)] = (
                 tuple(text.split(",")) if option.kind == NAMES
                 else int(text) if option.kind in {WHOLE, DURATION}
+                else without_counts(text) if option.kind == TASKS
                 else text
             )  # fmt: skip
     return found

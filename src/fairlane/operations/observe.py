@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from fairlane.common.task_names import read_tasks
 from fairlane.errors import FairlaneError
 from fairlane.model import ENDED_STATES
 from fairlane.operations.backlog import WaitingRow, backlog_of, endings_of, newest_ended
@@ -179,7 +180,7 @@ MOST_REQUESTS = 500
 MOST_TOOK = 100  # workers whose last tokens are read
 _MOST_PART = MOST_REQUESTS // 3  # of each kind, if there are more requests
 _SHOWN_TOOK = 8  # requests of one worker
-_FIELDS = (*FIELDS, "cancelled", "tenant", "tags")
+_FIELDS = (*FIELDS, "cancelled", "tenant", "tags", "task")
 
 
 class Sample(NamedTuple):
@@ -258,6 +259,7 @@ def _request(row: OpenFields) -> RequestCounts:
         opens_ms=number("opens") or None,
         tags=tuple(filter(None, fields["tags"].split(","))),
         tenant=fields["tenant"] or None,
+        tasks=read_tasks(fields["task"], number("total")),
     )
 
 

@@ -135,6 +135,16 @@ def request_hash(request_id: str) -> bytes:
     return f"req:{{{request_id}}}".encode()
 
 
+def bodies(request_id: str) -> bytes:
+    """`sub:{id}`: waiting and leased sub-requests."""
+    return request_keys(request_id)[0]
+
+
+def few(request_id: str) -> bytes:
+    """`few:{id}`: the sub-requests of a small request, at most about 1 KiB."""
+    return request_keys(request_id)[8]
+
+
 def leases(request_id: str) -> bytes:
     """`lease:{id}`: held permits and their deadlines."""
     return request_keys(request_id)[4]

@@ -7,7 +7,6 @@ import contextlib
 import inspect
 import logging
 import os
-import re
 import threading
 import weakref
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Iterator
@@ -28,6 +27,7 @@ from typing import (
 
 from fairlane import aio, settings
 from fairlane.common.context_variables import run_in
+from fairlane.common.task_names import check_task
 from fairlane.common.text import plural
 from fairlane.errors import InvalidArgument, type_of
 from fairlane.operations.schedules import (
@@ -222,7 +222,7 @@ def scheduler(
             raise InvalidArgument(f"schedule {own} is registered already: choose another name=")
         body = task.encode_call(*args, **(kwargs or {}))
         options = of_request(task.options)
-        app.schedules[own] = define(bodies=[body], app=True, **given, **options)
+        app.schedules[own] = define(bodies=[body], app=True, task=task.name, **given, **options)
         return task
 
     return decorate
@@ -258,7 +258,6 @@ Awaited = Coroutine[Any, Any, R]
 H = TypeVar("H", bound=Hook)
 D = TypeVar("D", bound=DeadHook)
 M = TypeVar("M", bound=Middleware)
-_NAME = re.compile(r"[^\x00-\x1f\x7f]{1,200}")
 _UNKNOWN = ("wait", "dead")
 
 
@@ -364,10 +363,7 @@ class App:
                 f"task {called} is a generator function: a task returns its result"
             )
         name = called if name is None else name
-        if not isinstance(name, str) or not _NAME.fullmatch(name):
-            raise InvalidArgument(
-                f"task name {name!r} is not valid: 1 to 200 printable characters are expected"
-            )
+        check_task(name)
         if name in self.tasks:
             raise InvalidArgument(
                 f"task {name} is registered already, in module "

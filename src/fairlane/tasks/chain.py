@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import secrets
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple, Unpack
@@ -90,7 +91,7 @@ class _Plan:
         name = own.name if len(links) == 1 else _GROUP
         options = _options_of(links, {})
         self.max_wait = options.get("max_wait", 0.0)
-        options = _step_options(own.name, options)
+        options = {**_step_options(own.name, options), "task": _tasks_of(links)}
         self.flow = self.flow.step(self._name(name), on_dead=self._on_dead, **options)
         self.links.append(links)
 
@@ -115,6 +116,7 @@ class _Plan:
             on_dead=self._on_dead,
             wrap=link.wrap(self._codec, joins),
             gathers=joins if gathers else 0,
+            task=link.task.name,
             **_step_options(link.task.name, link.task.options),
         )
         self.links.append((link,))
@@ -125,8 +127,9 @@ class _Plan:
         children = []
         for link in links:
             name, wrap = self._name(link.task.name), link.wrap(self._codec)
-            queue, options = self._queue(link), _step_options(link.task.name, link.task.options)
-            children.append(Child(name, queue=queue, on_dead=self._on_dead, wrap=wrap, **options))
+            options = _step_options(link.task.name, link.task.options)
+            options |= {"queue": self._queue(link), "task": link.task.name}
+            children.append(Child(name, on_dead=self._on_dead, wrap=wrap, **options))
             self.links.append((link,))
         self.flow = self.flow.children(*children)
         self.ends = len(children)
@@ -248,6 +251,7 @@ class Group:
         app, named = self.links[0].task.app, group_options(dict(options))
         chosen = _options_of(self.links, named)
         bodies = [link.body(app.codec) for link in self.links]
+        chosen["task"] = _tasks_of(self.links)
         return GroupRun(app.queue.submit_request(bodies, **chosen), self.links, app.codec)
 
     def check_app(self) -> None:
@@ -258,6 +262,11 @@ class Group:
                     f"task {link.task.name} is of another app: the calls of a group are one "
                     "request, and have one app"
                 )
+
+
+def _tasks_of(links: tuple[Link, ...]) -> dict[str, int]:
+    """Returns task -> how many of the calls are of it."""
+    return Counter(link.task.name for link in links)
 
 
 def _step_options(task: str, options: dict[str, Any]) -> dict[str, Any]:

@@ -11,12 +11,13 @@ import weakref
 from collections import deque
 from concurrent.futures import BrokenExecutor, Future
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from queue import SimpleQueue
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, Unpack, overload
 
 from fairlane import settings
 from fairlane.common import clock
+from fairlane.common.task_names import some_tasks
 from fairlane.errors import (
     ArgumentsRefused,
     FairlaneError,
@@ -248,12 +249,12 @@ class CallStream:
     ) -> None:
         """Sends calls to one request until it is sealed, and returns when all have ended."""
         now = self._now
+        # Later calls may be of other tasks: the names are those of the first calls.
+        policy = replace(self._policy, task=some_tasks(call.signature.task for call in first))
         try:
             with self._sending(first, 0):
                 request = queue.driver.run(
-                    open_request(
-                        now.id, self._policy, [call.body for call in first], self._max_wait_s
-                    )
+                    open_request(now.id, policy, [call.body for call in first], self._max_wait_s)
                 )
         except (QueueFull, RedisFull) as error:
             self._refuse(first, error)

@@ -45,6 +45,7 @@ class Task(Generic[P, R, C]):
         self.app, self.function, self.signature = app, function, signature
         self.name = signature.task
         self._options = options
+        self._sent = {**options, "task": self.name}  # of each of its requests
         self.__doc__, self.__wrapped__ = function.__doc__, function
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> C:
@@ -82,13 +83,13 @@ class Task(Generic[P, R, C]):
 
     def submit(self, *args: P.args, **kwargs: P.kwargs) -> Submitted[R]:
         """Submits one call and returns it; its `result` waits."""
-        request = self.app.queue.submit_request([self._body(args, kwargs)], **self._options)
+        request = self.app.queue.submit_request([self._body(args, kwargs)], **self._sent)
         return Submitted(request, self._reader(request))
 
     async def asubmit(self, *args: P.args, **kwargs: P.kwargs) -> AsyncSubmitted[R]:
         """Submits one call for asyncio; see submit."""
         body = self._body(args, kwargs)
-        request = await self.app.aio_queue.submit_request([body], **self._options)
+        request = await self.app.aio_queue.submit_request([body], **self._sent)
         return AsyncSubmitted(request, self._reader(request))
 
     # A request of many calls.
@@ -175,11 +176,11 @@ class Task(Generic[P, R, C]):
         return map(self._first_encoder(common), inputs)
 
     def _submit_all(self, bodies: Iterator[bytes]) -> Batch[R]:
-        request = self.app.queue.submit_request(bodies, **self._options)
+        request = self.app.queue.submit_request(bodies, **self._sent)
         return Batch(request, self._reader(request))
 
     async def _asubmit_all(self, bodies: Iterable[bytes] | AsyncIterable[bytes]) -> AsyncBatch[R]:
-        request = await self.app.aio_queue.submit_request(bodies, **self._options)
+        request = await self.app.aio_queue.submit_request(bodies, **self._sent)
         return AsyncBatch(request, self._reader(request))
 
     def _reader(self, request: Request | aio.Request) -> ResultReader[R]:

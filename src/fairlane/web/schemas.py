@@ -20,6 +20,7 @@ from fairlane.options_table import (
     LIMITS,
     NAMES,
     PAUSE,
+    TASKS,
     WHOLE,
     Option,
     options_of,
@@ -73,6 +74,7 @@ _TYPES: dict[str, Any] = {
     FLAG: bool,
     KEY: bool,
     LIMITS: dict[str, int],
+    TASKS: str | Few | dict[str, int],
 }
 
 
@@ -150,15 +152,16 @@ def shown(found: Progress, *, shows_by: bool) -> Progress:
 
 
 class RequestFields(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
-    """Which requests; states, priorities, tags and tenants may be repeated.
+    """Which requests; states, priorities, tags, tenants and tasks may be repeated.
 
-    A request must have all tags, and one of the states, priorities and tenants.
+    A request must have all tags, and one of the states, priorities, tenants and tasks.
     """
 
     state: Few | UnsetType = UNSET
     priority: Annotated[list[int], msgspec.Meta(max_length=1_000)] | UnsetType = UNSET
     tag: Few | UnsetType = UNSET
     tenant: Few | UnsetType = UNSET
+    task: Few | UnsetType = UNSET
     id_prefix: str | UnsetType = UNSET
     older_s: float | UnsetType = UNSET
     newer_s: float | UnsetType = UNSET
@@ -169,11 +172,17 @@ class RequestFields(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
         return {_FILTERS.get(name, name): one for name, one in found.items() if one is not UNSET}
 
 
-_FILTERS = {"state": "states", "priority": "priorities", "tag": "tags", "tenant": "tenants"}
+_FILTERS = {
+    "state": "states",
+    "priority": "priorities",
+    "tag": "tags",
+    "tenant": "tenants",
+    "task": "tasks",
+}
 
 
 class Filters(RequestFields, kw_only=True, forbid_unknown_fields=True):
-    """Which requests a list shows; states, priorities, tags and tenants may be repeated.
+    """Which requests a list shows; states, priorities, tags, tenants and tasks may be repeated.
 
     `sort` is priority, submitted, waiting or state, with - in front if descending. Unfinished
     requests always come before ended ones. If there is no `sort`, the most urgent unfinished
