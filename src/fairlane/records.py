@@ -12,7 +12,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from fairlane.common.task_names import Tasks, tasks_words
+from fairlane.common.task_names import Tasks, task_of, tasks_words
 from fairlane.common.text import figure, format_duration
 from fairlane.model import ENDED_STATES, ending_words, outcome_of
 
@@ -250,6 +250,11 @@ class DeadSubRequest:
         return fingerprint_of(self.reason, self.error)
 
     @property
+    def task(self) -> str:
+        """Returns the task that it calls; "" if it is no call."""
+        return task_of(self.body)
+
+    @property
     def died_ms(self) -> int:
         """Returns when the sub-request was given up, by the clock of the request's Redis."""
         return int(self.dead_id.partition("-")[0])
@@ -260,6 +265,7 @@ class DeadGroup:
     """Dead sub-requests of one request with equal failures; `where` is `file:line function`.
 
     `indexes` are the first few of them. `first_ms` and `last_ms` are when the first and last died.
+    `tasks` is task -> how many of them call it, and `call` the short form of the first one.
     """
 
     fingerprint: str
@@ -270,6 +276,8 @@ class DeadGroup:
     last_ms: int
     count: int = 0
     indexes: list[int] = field(default_factory=list)
+    tasks: dict[str, int] = field(default_factory=dict)
+    call: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -510,13 +518,16 @@ class FailureGroup:
     count: int = 0
     requests: int = 0
     examples: list[DeadExample] = field(default_factory=list)
+    tasks: dict[str, int] = field(default_factory=dict)
+    call: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeadRequest:
     """A request with dead sub-requests that are kept, because they were not requeued or dropped.
 
-    `kept` of its `dead` sub-requests are left; the others are those of RequestCounts.
+    `kept` of its `dead` sub-requests are left, or chosen if there is a choice; the others are those
+    of RequestCounts.
     """
 
     id: str
@@ -526,6 +537,7 @@ class DeadRequest:
     dead: int
     kept: int
     submitted_ms: int
+    tasks: Tasks = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)

@@ -27,6 +27,7 @@ from tests.support.run.for_each import for_each
         ("resize", 7, {"resize": 7}, "resize"),
         (["resize"], 7, {"resize": 7}, "resize"),
         ({"resize": 3}, 3, {"resize": 3}, "resize"),
+        ({"resize": 3}, 4, {"resize": 3, "other": 1}, "resize (3), other (1)"),
         ({"a": 1, "b": 4}, 5, {"b": 4, "a": 1}, "b (4), a (1)"),
         ({"a": 1, "b": 4}, 9, {"b": 4, "a": 1, "other": 4}, "b (4), a (1), other (4)"),
         (("a", "b"), 9, {"a": None, "b": None}, "a, b"),
@@ -73,7 +74,7 @@ def test_the_task_of_a_call_is_read_from_its_beginning(name: str):
     call = (1, name, {"text": "x" * 5_000})
     for body in (msgspec.json.encode(call), msgspec.msgpack.encode(call)):
         assert task_of(body[:START]) == name
-    traced = (1, name, {}, "00-1-2-01")
+    traced: tuple[Any, ...] = (1, name, {}, "00-1-2-01")
     assert task_of(msgspec.msgpack.encode(traced)) == name
 
 

@@ -34,7 +34,7 @@ from fairlane.options_table import (
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
 
-    from fairlane.model import RequestFilters
+    from fairlane.model import DeadFilters, RequestFilters
     from fairlane.option_types import RequestOptions
     from fairlane.options import Policy
     from fairlane.queue import Queue
@@ -354,6 +354,37 @@ def filter_options(priority: str = "--priority") -> Callable[[F], F]:
         return function
 
     return decorate
+
+
+TASK_HELP = "Those that call this task; may be repeated."
+
+
+def dead_filters(function: F) -> F:
+    """`--fingerprint`, `--error`, `--since` and `--until` of dead sub-requests."""
+    options = (
+        click.option("--fingerprint", "fingerprints", multiple=True, metavar="F",
+                     help="Those with this fingerprint (see dead list); may be repeated."),
+        click.option("--error", metavar="TEXT",
+                     help="Those whose error has this text, in letters of any case."),
+        click.option("--since", metavar="TIME",
+                     help="Those that died since then: 10m ago, or 2026-11-23T10:00Z."),
+        click.option("--until", metavar="TIME", help="Those that died before."),
+    )  # fmt: skip
+    for option in reversed(options):
+        function = option(function)
+    return function
+
+
+def dead_filters_of(given: dict[str, Any]) -> DeadFilters:
+    """Takes the filters of dead sub-requests out of a command's options.
+
+    `--task` is one of them, because a request may have calls of several tasks.
+    """
+    names = {"tasks": "task", "fingerprints": "fingerprint", "error": "error"}
+    names |= {"since": "since", "until": "until"}
+    found = {name: given.pop(option) for option, name in names.items()}
+    given["tasks"] = ()  # no filter of requests
+    return {name: one for name, one in found.items() if one}  # type: ignore[return-value]
 
 
 def filters_of(given: dict[str, Any]) -> RequestFilters:

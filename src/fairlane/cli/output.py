@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO, NamedTuple
 
 import click
 
+from fairlane.common.task_names import tasks_words
 from fairlane.common.text import as_json, printable
 
 if TYPE_CHECKING:
@@ -173,7 +174,8 @@ def group_lines(group: DeadGroup, now_ms: int) -> Iterator[str]:
     indexes = f"index {', '.join(map(str, group.indexes))}{more}"
     when = f"{last} ago" if group.count == 1 else f"first {first} ago, last {last} ago"
     where = f"{short(group.where)}; " if group.where else ""
-    yield f"            {where}{indexes}; {when}"
+    what = (group.call if group.count == 1 else None) or tasks_words(group.tasks)
+    yield f"            {f'{short(what)}; ' if what else ''}{where}{indexes}; {when}"
 
 
 def short(text: str, most: int = HEADLINE) -> str:

@@ -50,8 +50,6 @@ def tasks_text(given: object) -> str:
                 raise InvalidArgument(
                     f"task {name} has the count {count!r}: a whole number from 1 is expected"
                 )
-        if len(counts) == 1:
-            return next(iter(counts))
         chosen = sorted(counts, key=lambda name: (-counts[name], name))[:MOST_NAMED]
     elif isinstance(given, Iterable) and not isinstance(given, bytes):
         names = tuple(dict.fromkeys(map(check_task, given)))
@@ -77,6 +75,20 @@ def task_names(text: str) -> tuple[str, ...]:
     return tuple(text.split(_SEPARATOR)[::2]) if text else ()
 
 
+def certain_tasks(text: str) -> tuple[str, ...]:
+    """Returns the tasks of a text that names every task; () if there may be others."""
+    parts = text.split(_SEPARATOR) if text else []
+    is_whole = len(parts) == 1 or (len(parts) < 2 * MOST_NAMED and all(parts[1::2]))
+    return tuple(parts[::2]) if is_whole else ()
+
+
+def count_task(tasks: dict[str, int], name: str, count: int = 1) -> None:
+    """Counts calls of a task; beyond 20 tasks as those of OTHER."""
+    if name not in tasks and len(tasks) >= MOST_NAMED:
+        name = OTHER
+    tasks[name] = tasks.get(name, 0) + count
+
+
 def read_tasks(text: str, total: int) -> Tasks:
     """Returns the tasks in a text, of a request that has `total` sub-requests.
 
@@ -97,7 +109,7 @@ def read_tasks(text: str, total: int) -> Tasks:
     return found
 
 
-def tasks_words(tasks: Tasks, most: int = 3) -> str:
+def tasks_words(tasks: Mapping[str, int | None], most: int = 3) -> str:
     """Returns tasks for people: `resize`, or `resize (30), send_mail (2) and 4 more`."""
     if len(tasks) == 1:  # the counts of the request have its number
         return next(iter(tasks))

@@ -18,7 +18,7 @@ from fairlane.errors import (
 )
 from fairlane.model import ENDED, OUTCOMES, RUNNING, DeadChoice, ending_words
 from fairlane.operations.create import seen_to_exist
-from fairlane.operations.dead_letters import drop_dead, requeue_dead
+from fairlane.operations.dead_letters import ALL, count_chosen, drop_dead, requeue_dead
 from fairlane.operations.find import Labels, RequestFilter, filter_of, unfinished
 from fairlane.operations.rates import NewRate, check_rate, no_rate, set_rates
 from fairlane.operations.request_state import completion, how_it_ended
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
     from typing import Unpack
 
-    from fairlane.model import RequestChoice
+    from fairlane.model import DeadFilters, RequestChoice
     from fairlane.option_types import ChangeOptions
     from fairlane.protocol.lua import Reply
     from fairlane.protocol.scripts import (
@@ -286,6 +286,9 @@ async def select(queue: str, change: Change, wanted: RequestFilter) -> Selection
     if change.word in {"requeue_dead", "drop_dead"}:
         counts = await run_all([Command(b"XLEN", keys.dead(one.id)) for one in chosen])
         chosen = [one for one, count in zip(chosen, counts, strict=True) if count]
+        if change.choice != ALL:
+            counts = [await count_chosen(one.id, change.choice) for one in chosen]
+            chosen = [one for one, count in zip(chosen, counts, strict=True) if count]
         return Selection(change, tuple(chosen), sum(counts))
     return Selection(change, tuple(chosen))
 
@@ -645,15 +648,15 @@ class Change:
         return cls("set", "changed", _GOING, **rate, **fields)
 
     @classmethod
-    def requeue_dead(cls, *, fingerprint: str | Iterable[str] | None = None) -> Change:
-        """Runs the dead sub-requests of requests again: all, or those with these fingerprints."""
-        choice = DeadChoice.of(fingerprint, None)
+    def requeue_dead(cls, **wanted: Unpack[DeadFilters]) -> Change:
+        """Runs the dead sub-requests of requests again: all, or those that the filters choose."""
+        choice = DeadChoice.of(**wanted)
         return cls("requeue_dead", "requeued", (*_GOING, *_KEPT), choice=choice)
 
     @classmethod
-    def drop_dead(cls, *, fingerprint: str | Iterable[str] | None = None) -> Change:
-        """Deletes the dead sub-requests of requests: all, or those with these fingerprints."""
-        choice = DeadChoice.of(fingerprint, None)
+    def drop_dead(cls, **wanted: Unpack[DeadFilters]) -> Change:
+        """Deletes the dead sub-requests of requests: all, or those that the filters choose."""
+        choice = DeadChoice.of(**wanted)
         verb = "relieved of dead sub-requests"
         return cls("drop_dead", verb, (*_GOING, *_KEPT), choice=choice)
 

@@ -264,9 +264,10 @@ class Group:
                 )
 
 
-def _tasks_of(links: tuple[Link, ...]) -> dict[str, int]:
-    """Returns task -> how many of the calls are of it."""
-    return Counter(link.task.name for link in links)
+def _tasks_of(links: tuple[Link, ...]) -> str | dict[str, int]:
+    """Returns the task of the calls, or task -> how many of them are of it."""
+    counts = Counter(link.task.name for link in links)
+    return counts if len(counts) > 1 else links[0].task.name
 
 
 def _step_options(task: str, options: dict[str, Any]) -> dict[str, Any]:

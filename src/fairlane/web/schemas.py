@@ -11,6 +11,7 @@ import msgspec
 from msgspec import UNSET, UnsetType
 
 from fairlane import options_table, settings
+from fairlane.operations.call_words import call_words
 from fairlane.options_table import (
     BY_NAME,
     CHOICE,
@@ -235,7 +236,10 @@ def result_of(found: Result) -> ResultLine:
 
 
 class DeadLine(msgspec.Struct):
-    """A dead sub-request. Equal failures have one `fingerprint`."""
+    """A dead sub-request. Equal failures have one `fingerprint`.
+
+    `task` is the task that it calls, and `call` its short form; null if it is no call.
+    """
 
     index: int
     attempt: int
@@ -245,13 +249,16 @@ class DeadLine(msgspec.Struct):
     body: Bytes
     fingerprint: str
     died_ms: int
+    task: str | None
+    call: str | None
 
 
 def dead_of(found: DeadSubRequest) -> DeadLine:
     """Returns a dead sub-request as JSON has it."""
     return DeadLine(
         found.index, found.attempt, found.reason, found.error, found.worker,
-        from_bytes(found.body), found.fingerprint, found.died_ms,
+        from_bytes(found.body), found.fingerprint, found.died_ms, found.task or None,
+        call_words(found.body) or None,
     )  # fmt: skip
 
 

@@ -12,7 +12,7 @@ from fairlane.metrics import BANDS, QUEUE, UP
 from fairlane.operations.lease import add_stats
 from fairlane.protocol.steps import Batch
 from fairlane.web import metrics
-from fairlane.web.app import Recent
+from fairlane.web.waiting import Recent
 from tests.operations.blockers.test_demand import BY_HAND, submit_all_kinds
 from tests.support.processes.beats import beat
 from tests.support.promtool import promtool

@@ -14,7 +14,7 @@ export const QUALIFIERS = {
   id: ["id:", "abc* begins like this"],
 };
 
-const WORD = /(?:[^\s"]|"[^"]*"|")+/g; // the name of a task may have spaces: task:"send mail"
+export const WORD = /(?:[^\s"]|"[^"]*"|")+/g; // the name of a task may have spaces: task:"send mail"
 
 /** An error in a filter, as one sentence. */
 export class FilterError extends Error {}
