@@ -183,15 +183,24 @@ class DeadRow(Protocol):
     """What a choice looks at; `died_ms` is by the clock of the request's Redis."""
 
     @property
-    def index(self) -> int: ...  # noqa: D102
+    def index(self) -> int:
+        """Returns its index in the request."""
+
     @property
-    def fingerprint(self) -> str: ...  # noqa: D102
+    def fingerprint(self) -> str:
+        """Returns the hash that equal failures share."""
+
     @property
-    def task(self) -> str: ...  # noqa: D102
+    def task(self) -> str:
+        """Returns the task that it calls; "" if it is no call."""
+
     @property
-    def error(self) -> str: ...  # noqa: D102
+    def error(self) -> str:
+        """Returns a traceback or a sentence."""
+
     @property
-    def died_ms(self) -> int: ...  # noqa: D102
+    def died_ms(self) -> int:
+        """Returns when it was given up."""
 
 
 @dataclass(frozen=True, slots=True)

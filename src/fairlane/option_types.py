@@ -56,6 +56,7 @@ class RequestOptions(TypedDict, total=False):
         distinct: Leave out a sub-request whose own id (a number, meta.id, else its hash) came
             before.
         task: The task that its sub-requests call; several ones may have counts.
+        redact: A field of arguments and results that views and logs hide, at any depth (up to 20).
     """
 
     priority: int
@@ -84,6 +85,7 @@ class RequestOptions(TypedDict, total=False):
     after_any_end: bool
     distinct: bool | Key
     task: str | Iterable[str] | Mapping[str, int]
+    redact: str | Iterable[str]
 
 
 class SharedOptions(TypedDict, total=False):
@@ -123,6 +125,7 @@ class SharedOptions(TypedDict, total=False):
         distinct: Leave out a sub-request whose own id (a number, meta.id, else its hash) came
             before.
         task: The task that its sub-requests call; several ones may have counts.
+        redact: A field of arguments and results that views and logs hide, at any depth (up to 20).
     """
 
     priority: int
@@ -150,6 +153,7 @@ class SharedOptions(TypedDict, total=False):
     after_any_end: bool
     distinct: bool | Key
     task: str | Iterable[str] | Mapping[str, int]
+    redact: str | Iterable[str]
 
 
 class ScheduleOptions(TypedDict, total=False):
@@ -181,6 +185,7 @@ class ScheduleOptions(TypedDict, total=False):
         ageing: If nothing of it has started for this time, one slice goes first; 0s = never (1s to
             24h).
         task: The task that its sub-requests call; several ones may have counts.
+        redact: A field of arguments and results that views and logs hide, at any depth (up to 20).
     """
 
     priority: int
@@ -203,6 +208,7 @@ class ScheduleOptions(TypedDict, total=False):
     share: int
     ageing: Duration
     task: str | Iterable[str] | Mapping[str, int]
+    redact: str | Iterable[str]
 
 
 class StepOptions(TypedDict, total=False):
@@ -233,6 +239,7 @@ class StepOptions(TypedDict, total=False):
         ageing: If nothing of it has started for this time, one slice goes first; 0s = never (1s to
             24h).
         task: The task that its sub-requests call; several ones may have counts.
+        redact: A field of arguments and results that views and logs hide, at any depth (up to 20).
     """
 
     priority: int
@@ -254,6 +261,7 @@ class StepOptions(TypedDict, total=False):
     share: int
     ageing: Duration
     task: str | Iterable[str] | Mapping[str, int]
+    redact: str | Iterable[str]
 
 
 class TaskOptions(TypedDict, total=False):
@@ -287,6 +295,7 @@ class TaskOptions(TypedDict, total=False):
             24h).
         after: The id of a request that must be done before (up to 100).
         after_any_end: Any end of the requests of after is enough.
+        redact: A field of arguments and results that views and logs hide, at any depth (up to 20).
         max_wait: How long to wait while Redis or the queue is full (0s to 40m).
     """
 
@@ -312,6 +321,7 @@ class TaskOptions(TypedDict, total=False):
     ageing: Duration
     after: str | Iterable[str]
     after_any_end: bool
+    redact: str | Iterable[str]
     max_wait: Duration
 
 
@@ -350,6 +360,7 @@ class CallOptions(TypedDict, total=False):
             366d).
         after: The id of a request that must be done before (up to 100).
         after_any_end: Any end of the requests of after is enough.
+        redact: A field of arguments and results that views and logs hide, at any depth (up to 20).
         id: Its own id: the same submission again finds the same request.
         max_wait: How long to wait while Redis or the queue is full (0s to 40m).
     """
@@ -378,6 +389,7 @@ class CallOptions(TypedDict, total=False):
     window: Duration
     after: str | Iterable[str]
     after_any_end: bool
+    redact: str | Iterable[str]
     id: str
     max_wait: Duration
 
@@ -434,3 +446,4 @@ class PolicyFields:
     after_any_end: bool = False
     distinct: bool = False
     task: str = ""
+    redact: tuple[str, ...] = ()

@@ -46,10 +46,12 @@ if TYPE_CHECKING:
     from fairlane.option_types import RequestOptions
 
 _TRACE = re.compile(r"[0-9a-f]{2}-[0-9a-f]+-[0-9a-f]+-[0-9a-f]{2} ?[!-~]*", re.IGNORECASE)
+# What is no part of the content of a request, so no digest has it.
+APART = ("task", "redact")
 _RATE_PARTS = ("burst", "rate_key", "weight")
 _NAMES = {option.name: option for option in OPTIONS}
 # With these, a policy depends on the time, on chance, or on what an iterable yields.
-_MADE_ANEW = frozenset({"run_at", "on_duplicate", "tags", "after"})
+_MADE_ANEW = frozenset({"run_at", "on_duplicate", "tags", "after", "redact"})
 
 
 # ------------------------------------------------------------------ one value
@@ -393,7 +395,7 @@ class Policy(PolicyFields):
     were. A repeated call has the same `nonce`. `flow` and `feed` are those of a step of a flow, as
     operations/hand_over.py writes them. `by` is the caller for whom the
     server of the HTTP API submits, and `trace` the context of the producer's span. Two submissions
-    that differ only in `key`, `by`, `trace` or `task` are equal. `derived` is for
+    that differ only in `key`, `by`, `trace`, `task` or `redact` are equal. `derived` is for
     operations/create.py, which keeps there what follows from the policy. Raises InvalidArgument as
     Lua would.
     """
@@ -457,7 +459,7 @@ class Policy(PolicyFields):
 
     @property
     def extras(self) -> str:
-        """Returns other options as lua/v1/lib/create.lua has them; not `by`, `trace`, `task`."""
+        """Returns other options as lua/v1/lib/create.lua has them; not `by`, `trace` and APART."""
         return self.extras_with(",".join(self.after))
 
     def extras_with(self, others: str) -> str:
@@ -492,7 +494,7 @@ _LINES = sorted(
     [
         (option.stored, field_of(option), option.default)
         for option in OPTIONS
-        if option.stored not in {"", "policy", "task"}
+        if option.stored not in {"", "policy", *APART}
     ],
     key=lambda line: line[0] not in _FIRST,
 )

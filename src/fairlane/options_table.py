@@ -116,6 +116,9 @@ OPTIONS = (
     Option("task", TASKS, None, None, "", None, "task",
            "many schedule step",
            "The task that its sub-requests call; several ones may have counts."),
+    Option("redact", NAMES, 0, 20, "field", None, "redact",
+           "many task schedule step",
+           "A field of arguments and results that views and logs hide, at any depth."),
 )  # fmt: skip
 # Of a submission: the request does not keep them.
 SUBMISSION = (

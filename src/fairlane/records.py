@@ -35,8 +35,8 @@ class RequestCounts:
     Nothing starts before `opens_ms`: it is delayed, a handler asked for a pause, or it waits for
     a rate. `is_open`: more sub-requests may come. `tags` and `tenant` are those of its options.
     `tasks` is task -> how many of its sub-requests call it, None if that is not known; `other`
-    counts the calls of tasks that are not named. `call` is the short form of the only call, while
-    its body is kept; a live view does not read it.
+    counts the calls of tasks that are not named. `redact` are the fields that views hide. `call` is
+    the short form of the only call, while its body is kept; a live view does not read it.
 
     A live view does not read `is_open` and `reason`. `log_id` is the place of an ended request in
     the completion log, if the row is from there.
@@ -63,6 +63,7 @@ class RequestCounts:
     tags: tuple[str, ...] = ()
     tenant: str | None = None
     tasks: Tasks = field(default_factory=dict)
+    redact: tuple[str, ...] = ()
     call: str | None = None
     log_id: str | None = None
 

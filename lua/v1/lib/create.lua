@@ -61,6 +61,7 @@ end
 --   flow     the flow, the number of this step, how many steps there are, and the step
 --   by       who submitted it, as the server of the HTTP API names its callers
 --   task     the task that all sub-requests call; or task and count in turn with tabs between them, an empty count is not known
+--   redact   fields of arguments and results that views hide, with commas between them
 --   trace    the context of the producer's span: a traceparent, and after a space a tracestate (W3C Trace Context)
 --   distinct 1: each sub-request has an id, and comes once, see lib/ids.lua
 --   feed     what this open request gets from others, see lib/gate.lua
@@ -82,7 +83,7 @@ end
 
 -- @rare
 local function parse_extras(text)
-  local patterns = {limits = "^[%w_.:-]+=[1-9]%d*[%w_.:=,-]*$", distinct = "^1$", unique = "^%d+:%x+$", parent = "^[%w_.:-]+$", tags = "^[%w_.:-][%w_.:,-]*$", tenant = "^[%w_.:-]+$", share = "^[1-9]%d?%d?$", delay = "^%d+$", start = "^%d+$",
+  local patterns = {limits = "^[%w_.:-]+=[1-9]%d*[%w_.:=,-]*$", distinct = "^1$", unique = "^%d+:%x+$", parent = "^[%w_.:-]+$", tags = "^[%w_.:-][%w_.:,-]*$", redact = "^[%w_.:-][%w_.:,-]*$", tenant = "^[%w_.:-]+$", share = "^[1-9]%d?%d?$", delay = "^%d+$", start = "^%d+$",
     ageing = "^[1-9]%d*$", flow = "^[%w_.:-]+ %d+ %d+ [%w_.:-]+$", feed = "^%l+ [%w_.:,-]+ [%l,]+ [%w_.:-]+ %d+ ?[%x.]*$", after = "^%l+:[%w_.:-][%w_.:,|-]*$",
     rates = "^%d+ ", by = "^[%w_.:-]+$", task = "^[^%c][^\n]*$", trace = "^%x%x%-%x+%-%x+%-%x%x ?[!-~]*$"}
   local found = {}
@@ -130,7 +131,7 @@ end
 -- @rare
 local function extra_fields(extras, gate, left)
   local fields = {}
-  for _, name in ipairs({"parent", "tags", "tenant", "share", "ageing", "after", "flow", "feed", "by", "trace", "task"}) do
+  for _, name in ipairs({"parent", "tags", "tenant", "share", "ageing", "after", "flow", "feed", "by", "trace", "task", "redact"}) do
     if extras[name] then
       fields[#fields + 1], fields[#fields + 2] = name, extras[name]
     end

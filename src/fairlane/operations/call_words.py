@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
+from json import dumps
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from fairlane.common.task_names import task_of
@@ -12,7 +14,88 @@ from fairlane.protocol.steps import Command, run_all
 from fairlane.records import RequestCounts
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Collection, Iterable, Iterator, Sequence
+
+# ------------------------------------------------------------------ hidden fields
+# What no view may show of a body or a result: the values of these fields, at any depth.
+
+
+HIDDEN = "[hidden]"
+
+
+def hidden_in(value: Any, names: Collection[str]) -> Any:
+    """Returns a value as JSON has it, with the values of these fields replaced."""
+    if isinstance(value, dict):
+        return {
+            name: HIDDEN if name in names else hidden_in(one, names) for name, one in value.items()
+        }
+    return [hidden_in(one, names) for one in value] if isinstance(value, list) else value
+
+
+def hide(body: bytes, names: Collection[str]) -> bytes:
+    """Returns a body or a result without the values of these fields.
+
+    What is neither JSON nor MessagePack is hidden as a whole, because its fields are not known.
+    """
+    from msgspec import MsgspecError, json, msgpack
+
+    if not names or not body:
+        return body
+    for codec in (json, msgpack):
+        try:
+            return bytes(codec.encode(hidden_in(codec.decode(body), names)))
+        except (MsgspecError, ValueError, TypeError, RecursionError):
+            continue
+    return HIDDEN.encode()
+
+
+def hide_values(text: str, body: bytes, names: Collection[str]) -> str:
+    """Returns a text, as of an error, without the values that these fields have in a body.
+
+    A value of one or two characters is replaced where it stands alone.
+    """
+    from msgspec import MsgspecError, json, msgpack
+
+    try:
+        found = json.decode(body) if body[:1] in {b"[", b"{"} else msgpack.decode(body)
+    except (MsgspecError, ValueError, RecursionError):
+        return HIDDEN
+    values = {form for value in _values(found, names, is_hidden=False) for form in _forms(value)}
+    for value in sorted(values, key=len, reverse=True):
+        if len(value) >= _LONG:
+            text = text.replace(value, HIDDEN)
+        else:
+            text = re.sub(rf"(?<!\w){re.escape(value)}(?!\w)", lambda _: HIDDEN, text)
+    return text
+
+
+_LONG = 3  # characters of a value that is replaced anywhere
+
+
+def _values(value: Any, names: Collection[str], *, is_hidden: bool) -> Iterator[Any]:
+    """Yields the values that are no containers, of these fields and below them."""
+    if isinstance(value, dict):
+        for name, one in value.items():
+            yield from _values(one, names, is_hidden=is_hidden or name in names)
+    elif isinstance(value, list):
+        for one in value:
+            yield from _values(one, names, is_hidden=is_hidden)
+    elif is_hidden and value is not None and not isinstance(value, bool):
+        yield value
+
+
+def _forms(value: Any) -> Iterator[str]:
+    """Yields how a value stands in a text: as it is, and with escapes."""
+    if isinstance(value, bytes):
+        value = value.decode("utf-8", "backslashreplace")
+    for text in (
+        (str(value), repr(value)[1:-1], dumps(value)[1:-1])
+        if isinstance(value, str)
+        else (str(value),)
+    ):
+        if text:
+            yield text
+
 
 # ------------------------------------------------------------------ short form
 
@@ -22,8 +105,10 @@ _DEEPEST = 3  # levels of an argument that are shown
 _ITEMS = 5  # of a list or an object that are shown
 
 
-def call_words(body: bytes) -> str:
+def call_words(body: bytes, hidden: Collection[str]) -> str:
     """Returns the short form of a call; its name alone if its arguments cannot be read.
+
+    The values of the `hidden` fields are not shown.
 
     "" if the body is no call of a task.
     """
@@ -33,6 +118,7 @@ def call_words(body: bytes) -> str:
     arguments = _arguments(body)
     if arguments is None:
         return name
+    arguments = hidden_in(arguments, hidden)
     shown = ", ".join(f"{key}={_short(_text(value), _VALUE)}" for key, value in arguments.items())
     return _short(f"{name}({shown})", SHORT)
 
@@ -102,13 +188,13 @@ async def with_calls(rows: Sequence[Row]) -> list[Row]:
 
 async def _few(rows: Iterable[RequestCounts]) -> dict[str, str]:
     """Returns id -> short form, of those requests whose body is among the few of a string."""
-    ids = [row.id for row in rows]
-    texts = await run_all([Command(b"GET", keys.few(name)) for name in ids])
+    wanted = list(rows)
+    texts = await run_all([Command(b"GET", keys.few(row.id)) for row in wanted])
     found = {}
-    for name, text in zip(ids, texts, strict=True):
+    for row, text in zip(wanted, texts, strict=True):
         length, colon, body = (text or b"").partition(b":")
         if colon:
-            found[name] = call_words(body[: int(length)])
+            found[row.id] = call_words(body[: int(length)], row.redact)
     return found
 
 
@@ -126,5 +212,5 @@ async def _others(rows: Sequence[RequestCounts]) -> dict[str, str]:
     for row, entries in zip(small, replies, strict=True):
         for _, flat in entries:
             fields = dict(zip(flat[::2], flat[1::2], strict=True))
-            found[row.id] = call_words(fields.get(b"b") or fields.get(b"body", b""))
+            found[row.id] = call_words(fields.get(b"b") or fields.get(b"body", b""), row.redact)
     return found

@@ -240,6 +240,7 @@ async def group_dead(
     first. Raises RequestNotFound.
     """
     await page_size(request_id)
+    hidden = await read_redact(request_id)
     groups: dict[str, DeadGroup] = {}
     after, count = b"", 0
     while most is None or count < most:
@@ -248,8 +249,14 @@ async def group_dead(
             break
         after, count = page[-1].dead_id, count + len(page)
         for one in filter(choice.accepts, page):
-            _add(groups, one)
+            _add(groups, one, hidden)
     return sorted(groups.values(), key=lambda group: (-group.count, group.first_ms)), count
+
+
+async def read_redact(request_id: str) -> tuple[str, ...]:
+    """Returns the fields of a request that views hide."""
+    (text,) = await read(request_id, "redact")
+    return tuple(filter(None, text.split(",")))
 
 
 async def count_chosen(request_id: str, choice: DeadChoice) -> int:
@@ -263,7 +270,7 @@ async def count_chosen(request_id: str, choice: DeadChoice) -> int:
     return count
 
 
-def _add(groups: dict[str, DeadGroup], one: Listed) -> None:
+def _add(groups: dict[str, DeadGroup], one: Listed, hidden: Sequence[str]) -> None:
     died_ms, name = one.died_ms, one.fingerprint
     group = groups.get(name)
     if group is None:
@@ -271,7 +278,7 @@ def _add(groups: dict[str, DeadGroup], one: Listed) -> None:
         group = groups[name] = DeadGroup(
             name, one.reason, failure.headline, failure.where or None, died_ms, died_ms
         )
-        group.call = call_words(one.start) or None
+        group.call = call_words(one.start, hidden) or None
     group.count += 1
     if task := one.task:
         count_task(group.tasks, task)

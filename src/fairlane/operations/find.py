@@ -120,11 +120,12 @@ _NAMES = RequestFilters.__optional_keys__
 
 
 class Labels(NamedTuple):
-    """What only a request's hash has of it, as text: tags (`a,b`), tenant and tasks."""
+    """What only a request's hash has of it, as text: tags (`a,b`), tenant, tasks, hidden fields."""
 
     tags: str = ""
     tenant: str = ""
     task: str = ""
+    redact: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -430,7 +431,8 @@ def _row(one: Completion, labels: Labels) -> Completion:
     """Returns the row of an ended request with its labels."""
     tags = tuple(filter(None, labels.tags.split(",")))
     tasks = read_tasks(labels.task, one.total)
-    return replace(one, tags=tags, tenant=labels.tenant or None, tasks=tasks)
+    redact = tuple(filter(None, labels.redact.split(",")))
+    return replace(one, tags=tags, tenant=labels.tenant or None, tasks=tasks, redact=redact)
 
 
 _SECTIONS = {_URGENT: _urgent, _WALK: _walk, _ENDED: _ended}

@@ -180,7 +180,7 @@ MOST_REQUESTS = 500
 MOST_TOOK = 100  # workers whose last tokens are read
 _MOST_PART = MOST_REQUESTS // 3  # of each kind, if there are more requests
 _SHOWN_TOOK = 8  # requests of one worker
-_FIELDS = (*FIELDS, "cancelled", "tenant", "tags", "task")
+_FIELDS = (*FIELDS, "cancelled", "tenant", "tags", "task", "redact")
 
 
 class Sample(NamedTuple):
@@ -260,6 +260,7 @@ def _request(row: OpenFields) -> RequestCounts:
         tags=tuple(filter(None, fields["tags"].split(","))),
         tenant=fields["tenant"] or None,
         tasks=read_tasks(fields["task"], number("total")),
+        redact=tuple(filter(None, fields["redact"].split(","))),
     )
 
 

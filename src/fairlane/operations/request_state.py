@@ -135,6 +135,7 @@ def _counts_in(request_id: str, detail: dict[str, str], held: int) -> dict[str, 
         "tags": tuple(filter(None, get("tags", "").split(","))),
         "tenant": get("tenant") or None,
         "tasks": read_tasks(get("task", ""), total),
+        "redact": tuple(filter(None, get("redact", "").split(","))),
     }
 
 

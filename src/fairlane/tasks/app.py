@@ -38,10 +38,11 @@ from fairlane.operations.schedules import (
     define,
     register,
 )
+from fairlane.options import read_option
 from fairlane.protocol.keys import check_name
 from fairlane.queue import Queue
 from fairlane.tasks.codec import codec_named
-from fairlane.tasks.options import of_request, task_options
+from fairlane.tasks.options import hiding, of_request, task_options
 from fairlane.tasks.signature import TaskSignature
 from fairlane.tasks.task import Task
 
@@ -290,7 +291,8 @@ class App:
     connects before the first submission. `encoding` is "json" or "msgpack". `unknown_tasks` is what
     workers of this app do with a call that they cannot make, because they lack its task or its
     arguments do not fit: "wait" gives the sub-request back uncharged, until another worker can make
-    the call, for three days at most, and "dead" makes it dead. Raises InvalidArgument.
+    the call, for three days at most, and "dead" makes it dead. `redact` are fields of arguments and
+    results that views and logs hide, of every task. Raises InvalidArgument.
     """
 
     fairlane_remedy = "run rq-worker --app MODULE:APP"
@@ -302,6 +304,7 @@ class App:
         *,
         encoding: Literal["json", "msgpack"] = "json",
         unknown_tasks: Literal["wait", "dead"] = "wait",
+        redact: str | Iterable[str] = (),
     ) -> None:
         self.name = check_name("queue", name)
         self.codec = codec_named(encoding)
@@ -310,6 +313,7 @@ class App:
                 f"unknown_tasks {unknown_tasks!r} is not valid: write {' or '.join(_UNKNOWN)}"
             )
         self.unknown_tasks = unknown_tasks
+        self.redact: tuple[str, ...] = read_option("redact", redact)
         self.url = url
         self.tasks: dict[str, Task[..., Any, Any]] = {}
         self.schedules: dict[str, Definition] = {}
@@ -370,7 +374,8 @@ class App:
                 f"{self.tasks[name].function.__module__}: choose another name="
             )
         signature = TaskSignature(name, function)
-        task: Task[..., Any, Any] = Task(self, function, signature, task_options(name, options))
+        chosen = hiding(task_options(name, options), self.redact)
+        task: Task[..., Any, Any] = Task(self, function, signature, chosen)
         self.tasks[name] = task
         return task
 

@@ -14,7 +14,7 @@ from fairlane.common import clock
 from fairlane.errors import ArgumentsRefused, InvalidArgument, type_of
 from fairlane.operations.flows import CONTINUE, MAX_CHILDREN, MAX_GATHERED, STOP, Child, Flow
 from fairlane.operations.hand_over import Wrap
-from fairlane.tasks.options import group_options, of_request
+from fairlane.tasks.options import group_options, hiding, of_request
 from fairlane.tasks.result_reader import ResultReader, value_of
 
 if TYPE_CHECKING:
@@ -295,13 +295,14 @@ def _options_of(links: tuple[Link, ...], named: dict[str, Any]) -> dict[str, Any
     for link in links:
         for option in {**first.options, **link.task.options}:
             one, other = first.options.get(option), link.task.options.get(option)
-            if one != other and option not in named:
+            if one != other and option not in named and option != "redact":
                 raise InvalidArgument(
                     f"{_both(first, link.task)} of a group differ in {option}: a group is one "
                     f"request, so give both the same with with_options({option}=...), or name "
                     f"{option} in submit"
                 )
-    return {**first.options, **named}
+    fields = [field for link in links for field in link.task.options.get("redact", ())]
+    return hiding({**first.options, **named}, fields)
 
 
 class GroupRun:

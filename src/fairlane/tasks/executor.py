@@ -34,7 +34,7 @@ from fairlane.operations.submit import open_request
 from fairlane.options import policy_of
 from fairlane.protocol import keys
 from fairlane.tasks.app import App, check_apps
-from fairlane.tasks.options import executor_options
+from fairlane.tasks.options import executor_options, hiding
 from fairlane.tasks.result_reader import ResultReader
 from fairlane.tasks.task import Task
 from fairlane.tracing import creating, sending_created
@@ -507,7 +507,8 @@ class Executor(concurrent.futures.Executor):
         given = dict(options)
         if max_workers is not None:
             given["limit"] = _limit_of(max_workers, given)
-        policy = executor_options(given)
+        fields = [one for task in app.tasks.values() for one in task.options.get("redact", ())]
+        policy = hiding(executor_options(given), (*app.redact, *fields))
         max_wait_s = policy.pop("max_wait", 0.0)
         self._named = frozenset(policy)
         if "rate" in policy:  # also of the next request

@@ -10,7 +10,7 @@ from fairlane.options import check_option_names, plain_options, policy_of
 from fairlane.options_table import SUBMISSION, options_of
 
 if TYPE_CHECKING:
-    from collections.abc import Collection
+    from collections.abc import Collection, Iterable
 
 _TASK = [option.name for option in options_of("task")]
 _CALL = [option.name for option in options_of("task", "call")]
@@ -38,6 +38,12 @@ def group_options(given: dict[str, Any]) -> dict[str, Any]:
 def of_request(options: dict[str, Any]) -> dict[str, Any]:
     """Returns the options that a request keeps, without those of its submission."""
     return {name: value for name, value in options.items() if name not in _OF_SUBMISSION}
+
+
+def hiding(options: dict[str, Any], fields: Iterable[str]) -> dict[str, Any]:
+    """Returns the options with these fields among those that views and logs hide."""
+    every = tuple(dict.fromkeys((*options.get("redact", ()), *fields)))
+    return {**options, "redact": every} if every else options
 
 
 def executor_options(given: dict[str, Any]) -> dict[str, Any]:

@@ -9,7 +9,7 @@ from fairlane.errors import ArgumentsRefused, type_of
 from fairlane.tasks.async_batch import AsyncBatch, AsyncSubmitted
 from fairlane.tasks.batch import Batch, Submitted
 from fairlane.tasks.chain import Link
-from fairlane.tasks.options import call_options
+from fairlane.tasks.options import call_options, hiding
 from fairlane.tasks.result_reader import ResultReader
 from fairlane.worker.handlers import Context
 
@@ -64,6 +64,7 @@ class Task(Generic[P, R, C]):
         Raises ArgumentsRefused and InvalidArgument.
         """
         chosen = {**self._options, **call_options(self.name, dict(options))}
+        chosen = hiding(chosen, self._options.get("redact", ()))  # what is hidden stays so
         return Task(self.app, self.function, self.signature, chosen)
 
     @property

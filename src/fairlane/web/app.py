@@ -106,7 +106,7 @@ class Site:
     follower: Follower = field(default_factory=Follower)
     examination: Examination = field(default_factory=Examination)
     snapshots: Recent[Snapshot] = field(init=False)
-    failures: failures.Failures = field(init=False)
+    failures: failures.SharedFailures = field(init=False)
     readiness: Recent[bool] = field(init=False)
     demand: SharedDemand = field(init=False)
     live: Broadcast = field(init=False)
@@ -122,7 +122,7 @@ class Site:
 
     def __post_init__(self) -> None:
         self.snapshots = Recent(self.queue.snapshot)
-        self.failures = failures.Failures(self.queue)
+        self.failures = failures.SharedFailures(self.queue)
         self.demand = SharedDemand(self.snapshots.get, self.queue.demand)
         self.tally = Tally(self.queue)
         self.live = Broadcast(self.snapshots.get)

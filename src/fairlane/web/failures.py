@@ -119,7 +119,7 @@ async def errors_of_queue(site: Site, call: Call) -> Response:
     return answer(await site.failures.get(wanted))
 
 
-class Failures:
+class SharedFailures:
     """The failures of a queue by what was asked for, each read once for all that ask it."""
 
     def __init__(self, queue: Queue) -> None:
@@ -151,9 +151,10 @@ async def dead(site: Site, call: Call) -> Response:
     after = query(call, After).after
     if after and not is_place(after):
         raise Refusal(422, f"after {after[:60]!r} is no place: give the one that the last page had")
-    request, _ = await own_request(site, call)
+    request, progress = await own_request(site, call)
     page = await site.queue.driver.run(read_dead(request.id, after))
-    return answer(DeadPage([dead_of(one) for one in page], page[-1].dead_id if page else None))
+    rows = [dead_of(one, progress.redact) for one in page]
+    return answer(DeadPage(rows, page[-1].dead_id if page else None))
 
 
 async def requeue(site: Site, call: Call) -> Response:

@@ -11,7 +11,7 @@ import msgspec
 from msgspec import UNSET, UnsetType
 
 from fairlane import options_table, settings
-from fairlane.operations.call_words import call_words
+from fairlane.operations.call_words import call_words, hide
 from fairlane.options_table import (
     BY_NAME,
     CHOICE,
@@ -30,7 +30,7 @@ from fairlane.web.answers import Refusal
 from fairlane.web.route import MOST_ITEMS
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Collection, Iterable
 
     from fairlane.aio.taken import AsyncTaken
     from fairlane.records import DeadSubRequest, Progress, Result
@@ -208,9 +208,14 @@ class Cancel(msgspec.Struct, forbid_unknown_fields=True):
 
 
 class ResultOrder(msgspec.Struct, forbid_unknown_fields=True):
-    """The order of results: "input", or "done" as they come."""
+    """The order of results: "input", or "done" as they come.
+
+    `reveal` also shows the fields that the request hides. It is for the token that has submitted
+    the request, and for the scope operate.
+    """
 
     order: str = "input"
+    reveal: bool = False
 
 
 class ResultLine(msgspec.Struct):
@@ -226,9 +231,9 @@ class ResultLine(msgspec.Struct):
     ran_ms: float
 
 
-def result_of(found: Result) -> ResultLine:
-    """Returns a result as JSON has it."""
-    body = None if found.body is None else from_bytes(found.body)
+def result_of(found: Result, hidden: Collection[str]) -> ResultLine:
+    """Returns a result as JSON has it, without the values of these fields."""
+    body = None if found.body is None else from_bytes(hide(found.body, hidden))
     return ResultLine(
         found.index, found.status, found.attempt, body, found.error, found.worker,
         found.waited_ms, found.ran_ms,
@@ -253,12 +258,12 @@ class DeadLine(msgspec.Struct):
     call: str | None
 
 
-def dead_of(found: DeadSubRequest) -> DeadLine:
-    """Returns a dead sub-request as JSON has it."""
+def dead_of(found: DeadSubRequest, hidden: Collection[str]) -> DeadLine:
+    """Returns a dead sub-request as JSON has it, without the values of these fields."""
     return DeadLine(
         found.index, found.attempt, found.reason, found.error, found.worker,
-        from_bytes(found.body), found.fingerprint, found.died_ms, found.task or None,
-        call_words(found.body) or None,
+        from_bytes(hide(found.body, hidden)), found.fingerprint, found.died_ms, found.task or None,
+        call_words(found.body, hidden) or None,
     )  # fmt: skip
 
 

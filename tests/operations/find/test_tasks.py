@@ -37,16 +37,16 @@ def body(task: str, **arguments: Any) -> bytes:
     ],
 )
 def test_a_call_has_a_short_form(arguments: Any, words: str):
-    assert call_words(msgspec.json.encode((1, "t", arguments))) == words
-    assert call_words(msgspec.msgpack.encode((1, "t", arguments))) == words
+    assert call_words(msgspec.json.encode((1, "t", arguments)), ()) == words
+    assert call_words(msgspec.msgpack.encode((1, "t", arguments)), ()) == words
 
 
 def test_a_short_form_is_bounded_and_needs_no_whole_body():
     long = body("t", **{f"a{number}": "y" * 30 for number in range(99)})
-    assert len(call_words(long)) == SHORT
-    assert call_words(long[:-5]) == "t"
-    assert call_words(b"a line") == ""
-    assert call_words(msgspec.msgpack.encode((1, "t", {"a": b"12"}))) == "t(a=<2 bytes>)"
+    assert len(call_words(long, ())) == SHORT
+    assert call_words(long[:-5], ()) == "t"
+    assert call_words(b"a line", ()) == ""
+    assert call_words(msgspec.msgpack.encode((1, "t", {"a": b"12"})), ()) == "t(a=<2 bytes>)"
 
 
 def test_a_single_call_is_shown_while_its_body_is_kept(queue: Queue):

@@ -509,7 +509,7 @@ def test_the_dead_are_chosen_by_task_error_and_time(serving: Serving):
     assert post(serving, "/v1/bulk", **wanted, dry_run=True)["dead"] == 1
     assert post(serving, "/v1/bulk", **wanted, expected=1)["dead"] == 1
     assert serving.curl("/v1/errors?task=send_mail").json["requests"] == []
-    done = post(serving, "/v1/requests/mail/dead/requeue", error="bad line", until="1s")
+    done = post(serving, "/v1/requests/mail/dead/requeue", error="bad line", until="1h")
     assert done["requeued"] == 0
     assert post(serving, "/v1/requests/mail/dead/requeue", error="bad line")["requeued"] == 1
     found = serving.curl("/v1/requests?task=send_mail").json["requests"]

@@ -32,7 +32,7 @@ from fairlane.cli.program import CommandGroup
 from fairlane.errors import InvalidArgument
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     from fairlane.model import DeadChoice, DeadFilters
     from fairlane.queue import Queue
@@ -248,17 +248,19 @@ def _list_groups(queue: Queue, request_id: str, choice: DeadChoice, *, as_json: 
 
 def _list_each(queue: Queue, request_id: str, choice: DeadChoice, *, as_json: bool) -> bool:
     from fairlane.common.fingerprint import read_failure
-    from fairlane.operations.call_words import call_words
+    from fairlane.operations.call_words import call_words, hide
+    from fairlane.operations.dead_letters import read_redact
 
-    found = False
+    found, hidden = False, queue.driver.run(read_redact(request_id))
     for one in filter(choice.accepts, queue.request(request_id).dead()):
         found = True
         if as_json:
-            write_json(_fields(one))
+            write_json(_fields(one, hidden))
             continue
         headline = short(read_failure(one.error).headline)
-        body = call_words(one.body) or short(
-            one.body[: 4 * PREVIEW].decode("utf-8", "backslashreplace"), PREVIEW
+        raw = hide(one.body, hidden)[: 4 * PREVIEW]
+        body = call_words(one.body, hidden) or short(
+            raw.decode("utf-8", "backslashreplace"), PREVIEW
         )
         write_line(f"{one.index}  {one.fingerprint}  {_ended(one)}: {headline}  <- {body}")
     return found
@@ -274,14 +276,15 @@ def _ended(one: DeadSubRequest) -> str:
     return f"{words} at attempt {one.attempt}" if one.attempt else words
 
 
-def _fields(one: DeadSubRequest) -> dict[str, Any]:
-    from fairlane.operations.call_words import call_words
+def _fields(one: DeadSubRequest, hidden: Sequence[str]) -> dict[str, Any]:
+    from fairlane.operations.call_words import call_words, hide
 
     body: dict[str, str]
+    raw = hide(one.body, hidden)
     try:
-        body = {"body": one.body.decode()}
+        body = {"body": raw.decode()}
     except UnicodeDecodeError:
-        body = {"body_base64": base64.b64encode(one.body).decode()}
+        body = {"body_base64": base64.b64encode(raw).decode()}
     return {
         "index": one.index,
         "attempt": one.attempt,
@@ -290,7 +293,7 @@ def _fields(one: DeadSubRequest) -> dict[str, Any]:
         "error": one.error,
         "worker": one.worker,
         "task": one.task or None,
-        "call": call_words(one.body) or None,
+        "call": call_words(one.body, hidden) or None,
         "died_ms": one.died_ms,
         "dead_id": one.dead_id,
         **body,
