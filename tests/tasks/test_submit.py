@@ -343,3 +343,27 @@ def test_the_task_of_a_call_shows_in_its_status_with_its_arguments(app: App, pro
     unknown = program("list", "--queue", "images", "--task", "resize")
     assert (unknown.code, unknown.out) == (0, b"")
     assert "no request of queue images is listed" in unknown.err
+
+
+def test_statistics_are_by_task_whatever_request_the_calls_are_of(app: App, program: Program):
+    @app.task(attempts=1)
+    def send_mail(to: str) -> None:
+        if to == "bad":
+            raise ValueError(to)
+
+    @app.task(attempts=1)
+    def resize(path: str) -> None:
+        pass
+
+    send_mail.map(["ann", "bad", "bob"])
+    group(resize.s("a.png"), send_mail.s("cid"), resize.s("b.png")).submit()
+    workers_of([app])[0].run(until_idle=True)
+    found = json.loads(program("stats", "--queue", "images", "--json").out)["tasks"]
+    assert {name: (one["done"], one["failed"]) for name, one in found.items()} == {
+        "send_mail": (3, 1),
+        "resize": (2, 0),
+    }
+    table = program("stats", "--queue", "images").out.decode().split("\n\n")[1]
+    assert [line.split()[:3] for line in table.splitlines()] == [
+        ["TASK", "DONE", "FAILED"], ["send_mail", "3", "1"], ["resize", "2", "0"],
+    ]  # fmt: skip

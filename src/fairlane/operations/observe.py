@@ -15,7 +15,7 @@ from fairlane.model import ENDED_STATES
 from fairlane.operations.backlog import WaitingRow, backlog_of, endings_of, newest_ended
 from fairlane.operations.estimate import FIELDS, bounded, more_of
 from fairlane.operations.find import list_workers
-from fairlane.operations.lease import read_stats
+from fairlane.operations.lease import read_stats, read_task_stats
 from fairlane.operations.limit_keys import KeyRoom
 from fairlane.operations.pause import QueuePause, read_until
 from fairlane.operations.rates import parse_queue_rate
@@ -129,9 +129,9 @@ class Snapshot:
     count all requests. `lanes` has the priorities with a token or a request. `delayed` tokens
     are due later, `stale` ones can start nothing. `workers` are rows for `worker_totals`; `took` is
     what some of them took last, worker -> requests. `measured` is what workers have measured since
-    the first sub-request, by priority. `ended` is the length of the completion log. `rate` is the
-    queue's, in words. If the queue has no bound, `max_waiting` and `admitted`, which counts for it,
-    are None.
+    the first sub-request, by priority, and `tasks` by task. `ended` is the length of the completion
+    log. `rate` is the queue's, in words. If the queue has no bound, `max_waiting` and `admitted`,
+    which counts for it, are None.
     """
 
     queue: str
@@ -155,6 +155,7 @@ class Snapshot:
     workers: list[WorkerState]
     took: dict[str, list[str]]
     measured: dict[int, Measured]
+    tasks: dict[str, Measured]
     servers: ServerStates
     shards: tuple[int, ...]
 
@@ -396,6 +397,7 @@ async def snapshot(queue: str) -> Snapshot:
         workers=page.workers,
         took=took,
         measured=await read_stats(queue),
+        tasks=await read_task_stats(queue),
         servers=await read_servers(),
         shards=spread.present.numbers,
     )

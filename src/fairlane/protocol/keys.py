@@ -381,6 +381,11 @@ def stats(queue: str) -> bytes:
     return _dispatch(queue, "stats")
 
 
+def task_stats(queue: str) -> bytes:
+    """Hash: what the workers measured, by task."""
+    return _dispatch(queue, "tasks")
+
+
 def bound(queue: str) -> tuple[bytes, bytes]:
     """The hashes of the bound on what waits: `conf`, and request -> what it adds to the sum."""
     return _dispatch(queue, "conf"), _dispatch(queue, "load")
