@@ -72,13 +72,13 @@ class Metrics:
             return
         first = max(0, outcome.position - len(outcome.ids) - len(outcome.verdicts))
         entries = taken.entries[first : outcome.position]
-        task_of = {entry_id: self._task(body) for entry_id, (_, body) in entries}
+        tasks = {entry_id: self._task(body) for entry_id, (_, body) in entries}
         with self._lock:
             for entry_id, ran_us in zip(outcome.ids, outcome.ran_us, strict=True):
-                self._of(task_of.get(entry_id, OTHER)).ran_us[ran_us] += 1
+                self._of(tasks.get(entry_id, OTHER)).ran_us[ran_us] += 1
             for verdict in outcome.verdicts:
                 if verdict.verdict not in _UNCHARGED:
-                    self._of(task_of.get(verdict.entry_id, OTHER)).failed += 1
+                    self._of(tasks.get(verdict.entry_id, OTHER)).failed += 1
 
     def _of(self, task: str) -> TaskMeasures:
         assert self._tasks is not None  # noqa: S101  its caller has looked
