@@ -11,9 +11,9 @@ if TYPE_CHECKING:
 # ------------------------------------------------------------------ definitions
 # Every metric: of a worker's health port, of `fairlane serve`, or of both.
 #
-# Labels have few values: the queue, a band of ten priorities, a state, a primary. Nothing that a
-# producer names freely (a request, a tenant, a tag) is a label, because each value costs memory in
-# Prometheus.
+# Labels have few values: the queue, a band of ten priorities, a state, a primary, one of 200 tasks
+# or `other`. Nothing that a producer names freely (a request, a tenant, a tag) is a label, because
+# each value costs memory in Prometheus.
 
 
 BANDS = tuple(f"{first}-{first + 9}" for first in range(0, 100, 10))
@@ -109,6 +109,11 @@ WAITED = _queue(
 RAN = _queue("ran_seconds", "Duration of the calls with a result.", "band", kind="histogram")
 FAILED = _queue("failed_total", "Handler calls that failed.", "band", kind="counter")
 TIMEOUTS = _queue("timeouts_total", "Handler calls whose time ran out.", "band", kind="counter")
+TASK_DONE = _queue("task_done_total", "Calls with a result.", "task", kind="counter")
+TASK_FAILED = _queue("task_failed_total", "Calls that failed.", "task", kind="counter")
+TASK_SECONDS = _queue(
+    "task_ran_seconds_total", "Duration of the calls with a result.", "task", kind="counter"
+)
 MEMORY = Metric("fairlane_redis_memory_bytes", "gauge", "Memory that a primary uses.", ("node",))
 MEMORY_LIMIT = Metric(
     "fairlane_redis_memory_limit_bytes", "gauge", "maxmemory of a primary; 0 = none.", ("node",)
@@ -116,7 +121,7 @@ MEMORY_LIMIT = Metric(
 QUEUE = (
     *(DEMAND, WANTED, UP, EXACT, PAUSED, UNFINISHED, DELAYED, REQUESTS, WAITING, GROWTH),
     *(RUNNING, READY, DEAD, OLDEST, WORKERS, UNITS, WAITED, RAN, FAILED, TIMEOUTS),
-    *(MEMORY, MEMORY_LIMIT),
+    *(TASK_DONE, TASK_FAILED, TASK_SECONDS, MEMORY, MEMORY_LIMIT),
 )
 ALL = (*WORKER.values(), *QUEUE)
 # A program with streams of Spark has these, see fairlane.spark.StreamMetrics.

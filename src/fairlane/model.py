@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass
-from typing import NamedTuple, TypedDict
+from datetime import datetime, timedelta
+from typing import Any, NamedTuple, Protocol, TypedDict, Unpack
 
+from fairlane.common.clock import duration_ms, moment_ms, wall_ms
+from fairlane.common.task_names import check_task
 from fairlane.errors import InvalidArgument
-from fairlane.options import check_whole
+from fairlane.options import check_option_names, check_whole
 
 ENDED_STATES = frozenset({"done", "cancelled"})
 
@@ -135,8 +138,8 @@ class RequestFilters(TypedDict, total=False):
     running and ended for several of them. The outcomes failed and partly_failed are words for some
     of the requests that are done. `priorities` are 0 to 99. `id_prefix` is how the id
     begins. `older_s` and `newer_s` are seconds since the submission: at least, and less than.
-    A request is listed if it has all of `tags`, and one of `tenants`. A single state, priority, tag
-    or tenant needs no list.
+    A request is listed if it has all of `tags`, one of `tenants`, and calls of one of `tasks`. A
+    single state, priority, tag, tenant or task needs no list.
     """
 
     states: str | Iterable[str]
@@ -146,6 +149,7 @@ class RequestFilters(TypedDict, total=False):
     newer_s: float
     tags: str | Iterable[str]
     tenants: str | Iterable[str]
+    tasks: str | Iterable[str]
 
 
 class RequestChoice(RequestFilters, total=False):
@@ -154,33 +158,137 @@ class RequestChoice(RequestFilters, total=False):
     everything: bool
 
 
+class DeadFilters(TypedDict, total=False):
+    """Which dead sub-requests; each keyword may be left out, and then excludes nothing.
+
+    `fingerprint` and `task` are one or several. `error` is a part of the text of the error, in
+    letters of any case. They died at `since` or later and before `until`: each is a datetime with a
+    zone, ISO 8601 text with one, or how long ago, as "10m" or a timedelta, by this machine's clock.
+    """
+
+    fingerprint: str | Iterable[str] | None
+    task: str | Iterable[str] | None
+    error: str | None
+    since: datetime | timedelta | str | None
+    until: datetime | timedelta | str | None
+
+
+class ChosenFilters(DeadFilters, total=False):
+    """Which dead sub-requests of one request; `indexes` alone are those of these indexes."""
+
+    indexes: Iterable[int] | None
+
+
+class DeadRow(Protocol):
+    """What a choice looks at; `died_ms` is by the clock of the request's Redis."""
+
+    @property
+    def index(self) -> int:
+        """Returns its index in the request."""
+
+    @property
+    def fingerprint(self) -> str:
+        """Returns the hash that equal failures share."""
+
+    @property
+    def task(self) -> str:
+        """Returns the task that it calls; "" if it is no call."""
+
+    @property
+    def error(self) -> str:
+        """Returns a traceback or a sentence."""
+
+    @property
+    def died_ms(self) -> int:
+        """Returns when it was given up."""
+
+
 @dataclass(frozen=True, slots=True)
 class DeadChoice:
-    """A choice of dead sub-requests: by fingerprints, by indexes, or all of them (both None)."""
+    """A choice of dead sub-requests; what is None, "" or 0 excludes nothing. See DeadFilters."""
 
     fingerprints: frozenset[str] | None = None
     indexes: frozenset[int] | None = None
+    tasks: frozenset[str] | None = None
+    error: str = ""
+    since_ms: int = 0
+    until_ms: int = 0
 
     @classmethod
-    def of(
-        cls, fingerprint: str | Iterable[str] | None = None, indexes: Iterable[int] | None = None
-    ) -> DeadChoice:
-        """Returns the choice for these arguments of the API. Raises InvalidArgument."""
-        if fingerprint is not None and indexes is not None:
-            raise InvalidArgument("name fingerprints or indexes, not both")
-        if fingerprint is not None:
-            several = [fingerprint] if isinstance(fingerprint, str) else fingerprint
-            return cls(fingerprints=frozenset(map(_check_fingerprint, several)))
-        if indexes is None:
-            return cls()
-        if not isinstance(indexes, Iterable):
-            raise InvalidArgument(
-                f"indexes {indexes!r} is not valid: a list of numbers is expected"
-            )
-        return cls(indexes=frozenset(check_whole("index", index, 0, 2**53) for index in indexes))
+    def of(cls, **wanted: Unpack[ChosenFilters]) -> DeadChoice:
+        """Returns the choice for these arguments of the API.
+
+        Raises InvalidArgument, and TypeError for a wrong name.
+        """
+        given = {name: one for name, one in wanted.items() if one is not None}
+        check_option_names(given, ChosenFilters.__annotations__)
+        if "indexes" in given and len(given) > 1:
+            raise InvalidArgument("indexes are given with another choice: name indexes alone")
+        fields: dict[str, Any] = {}
+        for name, value in given.items():
+            fields |= _READ[name](value)
+        found = cls(**fields)
+        if found.until_ms and found.since_ms >= found.until_ms:
+            raise InvalidArgument("since is not before until: nothing can have died between them")
+        return found
+
+    def accepts(self, one: DeadRow) -> bool:
+        """Returns True if a dead sub-request is chosen."""
+        return (
+            (self.indexes is None or one.index in self.indexes)
+            and one.died_ms >= self.since_ms
+            and (not self.until_ms or one.died_ms < self.until_ms)
+            and (self.tasks is None or one.task in self.tasks)
+            and (not self.error or self.error in one.error.lower())
+            and (self.fingerprints is None or one.fingerprint in self.fingerprints)
+        )
+
+    def may_accept(self, tasks: Collection[str]) -> bool:
+        """Returns False if none of a request with only these tasks is chosen; () = not known."""
+        return self.tasks is None or not tasks or not self.tasks.isdisjoint(tasks)
 
 
-def _check_fingerprint(text: str) -> str:
+def _several(value: object) -> Iterable[Any]:
+    return (value,) if isinstance(value, str) or not isinstance(value, Iterable) else value
+
+
+def _read_indexes(value: object) -> frozenset[int]:
+    if isinstance(value, str) or not isinstance(value, Iterable):
+        raise InvalidArgument(f"indexes {value!r} is not valid: a list of numbers is expected")
+    return frozenset(check_whole("index", index, 0, 2**53) for index in value)
+
+
+def _read_error(value: object) -> str:
+    if not isinstance(value, str) or not value or len(value) > _LONGEST_ERROR:
+        raise InvalidArgument(
+            f"error {value!r:.60} is not valid: 1 to {_LONGEST_ERROR} characters of its text are "
+            "expected"
+        )
+    return value.lower()
+
+
+def past_ms(name: str, given: object) -> int:
+    """Returns a moment as ms since 1970, also of text such as 10m: so long ago.
+
+    Raises InvalidArgument, which has its name.
+    """
+    if isinstance(given, timedelta) or (isinstance(given, str) and given[-1:] in "smhd"):
+        return max(1, wall_ms() - duration_ms(name, given))
+    return moment_ms(name, given)  # type: ignore[arg-type]  # it checks the type
+
+
+_LONGEST_ERROR = 500
+_READ: dict[str, Callable[[Any], dict[str, Any]]] = {
+    "fingerprint": lambda one: {"fingerprints": frozenset(map(_check_fingerprint, _several(one)))},
+    "indexes": lambda one: {"indexes": _read_indexes(one)},
+    "task": lambda one: {"tasks": frozenset(map(check_task, _several(one)))},
+    "error": lambda one: {"error": _read_error(one)},
+    "since": lambda one: {"since_ms": past_ms("since", one)},
+    "until": lambda one: {"until_ms": past_ms("until", one)},
+}
+
+
+def _check_fingerprint(text: object) -> str:
     if not isinstance(text, str) or not re.fullmatch(r"[0-9a-f]{10}", text):
         raise InvalidArgument(f"fingerprint {text!r} is not valid: 10 hex digits are expected")
     return text

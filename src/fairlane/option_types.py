@@ -62,6 +62,8 @@ class RequestOptions(TypedDict, total=False):
         after_any_end: Any end of the requests of after is enough.
         distinct: Leave out a sub-request whose own id (a number, meta.id, else its hash) came
             before.
+        task: The task that its sub-requests call; several ones may have counts.
+        redact: A field of arguments and results that views and logs hide, at any depth (up to 20).
     """
 
     priority: int
@@ -91,6 +93,8 @@ class RequestOptions(TypedDict, total=False):
     after: str | Iterable[str]
     after_any_end: bool
     distinct: bool | Key
+    task: str | Iterable[str] | Mapping[str, int]
+    redact: str | Iterable[str]
 
 
 class SharedOptions(TypedDict, total=False):
@@ -132,6 +136,8 @@ class SharedOptions(TypedDict, total=False):
         after_any_end: Any end of the requests of after is enough.
         distinct: Leave out a sub-request whose own id (a number, meta.id, else its hash) came
             before.
+        task: The task that its sub-requests call; several ones may have counts.
+        redact: A field of arguments and results that views and logs hide, at any depth (up to 20).
     """
 
     priority: int
@@ -160,6 +166,8 @@ class SharedOptions(TypedDict, total=False):
     after: str | Iterable[str]
     after_any_end: bool
     distinct: bool | Key
+    task: str | Iterable[str] | Mapping[str, int]
+    redact: str | Iterable[str]
 
 
 class ScheduleOptions(TypedDict, total=False):
@@ -193,6 +201,8 @@ class ScheduleOptions(TypedDict, total=False):
         share: The tenant gets so many times as much time as a tenant with 1 (1 to 999).
         ageing: If nothing of it has started for this time, one slice goes first; 0s = never (1s to
             24h).
+        task: The task that its sub-requests call; several ones may have counts.
+        redact: A field of arguments and results that views and logs hide, at any depth (up to 20).
     """
 
     priority: int
@@ -216,6 +226,8 @@ class ScheduleOptions(TypedDict, total=False):
     tenant: str
     share: int
     ageing: Duration
+    task: str | Iterable[str] | Mapping[str, int]
+    redact: str | Iterable[str]
 
 
 class StepOptions(TypedDict, total=False):
@@ -248,6 +260,8 @@ class StepOptions(TypedDict, total=False):
         share: The tenant gets so many times as much time as a tenant with 1 (1 to 999).
         ageing: If nothing of it has started for this time, one slice goes first; 0s = never (1s to
             24h).
+        task: The task that its sub-requests call; several ones may have counts.
+        redact: A field of arguments and results that views and logs hide, at any depth (up to 20).
     """
 
     priority: int
@@ -270,6 +284,8 @@ class StepOptions(TypedDict, total=False):
     tenant: str
     share: int
     ageing: Duration
+    task: str | Iterable[str] | Mapping[str, int]
+    redact: str | Iterable[str]
 
 
 class TaskOptions(TypedDict, total=False):
@@ -309,6 +325,7 @@ class TaskOptions(TypedDict, total=False):
             24h).
         after: The id of a request that must be done before (up to 100).
         after_any_end: Any end of the requests of after is enough.
+        redact: A field of arguments and results that views and logs hide, at any depth (up to 20).
         max_wait: How long to wait while Redis or the queue is full (0s to 40m).
     """
 
@@ -337,6 +354,7 @@ class TaskOptions(TypedDict, total=False):
     ageing: Duration
     after: str | Iterable[str]
     after_any_end: bool
+    redact: str | Iterable[str]
     max_wait: Duration
 
 
@@ -379,6 +397,7 @@ class CallOptions(TypedDict, total=False):
             366d).
         after: The id of a request that must be done before (up to 100).
         after_any_end: Any end of the requests of after is enough.
+        redact: A field of arguments and results that views and logs hide, at any depth (up to 20).
         id: Its own id: the same submission again finds the same request.
         max_wait: How long to wait while Redis or the queue is full (0s to 40m).
     """
@@ -409,6 +428,7 @@ class CallOptions(TypedDict, total=False):
     window: Duration
     after: str | Iterable[str]
     after_any_end: bool
+    redact: str | Iterable[str]
     id: str
     max_wait: Duration
 
@@ -469,3 +489,5 @@ class PolicyFields:
     after: tuple[str, ...] = ()
     after_any_end: bool = False
     distinct: bool = False
+    task: str = ""
+    redact: tuple[str, ...] = ()

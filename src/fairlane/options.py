@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from fairlane import settings
 from fairlane.common.clock import LAST_MS, duration_ms, moment_ms
 from fairlane.common.rate import Shared, rate_of, rates_text
+from fairlane.common.task_names import tasks_text
 from fairlane.common.text import exact
 from fairlane.common.xid import Key, packed_ids, read_distinct, xid
 from fairlane.errors import InvalidArgument
@@ -31,6 +32,7 @@ from fairlane.options_table import (
     OPTIONS,
     PAUSE,
     RATE,
+    TASKS,
     WHOLE,
     Option,
     field_of,
@@ -44,10 +46,12 @@ if TYPE_CHECKING:
     from fairlane.option_types import RequestOptions
 
 _TRACE = re.compile(r"[0-9a-f]{2}-[0-9a-f]+-[0-9a-f]+-[0-9a-f]{2} ?[!-~]*", re.IGNORECASE)
+# What is no part of the content of a request, so no digest has it.
+APART = ("task", "redact")
 _RATE_PARTS = ("burst", "rate_key", "weight")
 _NAMES = {option.name: option for option in OPTIONS}
 # With these, a policy depends on the time, on chance, or on what an iterable yields.
-_MADE_ANEW = frozenset({"run_at", "on_duplicate", "tags", "after"})
+_MADE_ANEW = frozenset({"run_at", "on_duplicate", "tags", "after", "redact"})
 
 
 # ------------------------------------------------------------------ one value
@@ -71,6 +75,8 @@ def read_option(name: str, value: Any, called: str = "") -> Any:
         value = _names(called, value)
     if option.kind == LIMITS:
         value = read_limits(called, value)
+    if option.kind == TASKS:
+        return tasks_text(value)
     _CHECKS[option.kind](option, called, value)
     return value
 
@@ -273,6 +279,11 @@ def _check_flag(_: Option, called: str, value: object) -> None:
         raise InvalidArgument(f"{called} {value!r} is not valid: give True or False")
 
 
+def _check_tasks(_: Option, called: str, text: object) -> None:
+    if not isinstance(text, str):
+        raise InvalidArgument(f"{called} {text!r:.80} is not valid: give the name of a task")
+
+
 _CHECKS: dict[str, Callable[[Option, str, Any], None]] = {
     WHOLE: _check_whole,
     DURATION: _check_duration,
@@ -285,6 +296,7 @@ _CHECKS: dict[str, Callable[[Option, str, Any], None]] = {
     FLAG: _check_flag,
     KEY: _check_flag,
     LIMITS: _check_limits,
+    TASKS: _check_tasks,
 }
 
 
@@ -301,7 +313,8 @@ def policy_of(
     A producer gives the same options again and again, and to check them takes an eighth of its
     time. So each policy is made once if its options are all that it depends on.
     """
-    if not trace and _MADE_ANEW.isdisjoint(options):
+    is_usual = _MADE_ANEW.isdisjoint(options) and isinstance(options.get("task", ""), str)
+    if not trace and is_usual:
         try:
             return _usual_policy(queue, by=by, **options)  # type: ignore[arg-type]  # hashed, or TypeError
         except TypeError:  # a wrong option, or one that has no hash
@@ -328,8 +341,8 @@ def _new_policy(
     return Policy(queue=queue, trace=trace, by=by, **fields)
 
 
-# Typed, so that True is not taken for 1.
-_usual_policy = lru_cache(maxsize=128, typed=True)(_new_policy)
+# Typed, so that True is not taken for 1. An app may have hundreds of tasks.
+_usual_policy = lru_cache(maxsize=1024, typed=True)(_new_policy)
 
 
 def check_option_names(given: Iterable[str], names: Iterable[str]) -> None:
@@ -389,8 +402,9 @@ class Policy(PolicyFields):
     were. A repeated call has the same `nonce`. `flow` and `feed` are those of a step of a flow, as
     operations/hand_over.py writes them. `by` is the caller for whom the
     server of the HTTP API submits, and `trace` the context of the producer's span. Two submissions
-    that differ only in `key`, `by` or `trace` are equal. `derived` is for operations/create.py,
-    which keeps there what follows from the policy. Raises InvalidArgument as Lua would.
+    that differ only in `key`, `by`, `trace`, `task` or `redact` are equal. `derived` is for
+    operations/create.py, which keeps there what follows from the policy. Raises InvalidArgument as
+    Lua would.
     """
 
     parent: str = ""
@@ -462,7 +476,7 @@ class Policy(PolicyFields):
 
     @property
     def extras(self) -> str:
-        """Returns other options as lua/v1/lib/create.lua has them; not `by` and `trace`."""
+        """Returns other options as lua/v1/lib/create.lua has them; not `by`, `trace` and APART."""
         return self.extras_with(",".join(self.after))
 
     def extras_with(self, others: str) -> str:
@@ -498,7 +512,7 @@ _LINES = sorted(
     [
         (option.stored, field_of(option), option.default)
         for option in OPTIONS
-        if option.stored not in {"", "policy"}
+        if option.stored not in {"", "policy", *APART}
     ],
     key=lambda line: line[0] not in _FIRST,
 )

@@ -20,6 +20,7 @@ NAMES = "names"  # one name or several
 CHOICE = "choice"  # one of `most`
 FLAG = "flag"
 KEY = "key"  # a flag, or in Python a function of a body
+TASKS = "tasks"  # one name, several, or names with counts
 LIMITS = "limits"  # names, each with a limit: a dict, or text such as "api=10,customer-42=3"
 KEYS_OF_CALL = "keys of a call"  # LIMITS whose names may have arguments, or a function of them
 
@@ -120,6 +121,12 @@ OPTIONS = (
     Option("distinct", KEY, None, None, "", None, "distinct",
            "many",
            "Leave out a sub-request whose own id (a number, meta.id, else its hash) came before."),
+    Option("task", TASKS, None, None, "", None, "task",
+           "many schedule step",
+           "The task that its sub-requests call; several ones may have counts."),
+    Option("redact", NAMES, 0, 20, "field", None, "redact",
+           "many task schedule step",
+           "A field of arguments and results that views and logs hide, at any depth."),
 )  # fmt: skip
 # Of a submission: the request does not keep them.
 SUBMISSION = (

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
 
     from fairlane.flows import FlowRun, Flows
-    from fairlane.model import RequestChoice, RequestFilters
+    from fairlane.model import DeadFilters, RequestChoice, RequestFilters
     from fairlane.operations.admission import Bounds
     from fairlane.operations.change import Change, Selection
     from fairlane.operations.flows import Flow
@@ -397,11 +397,16 @@ class Queue:
         """Returns what holds up a request, its place and its start. Raises RequestNotFound."""
         return self.request(id).why()
 
-    def errors(self) -> QueueErrors:
-        """Returns the dead sub-requests of all requests by failure; reads at most 100,000."""
+    def errors(self, **wanted: Unpack[DeadFilters]) -> QueueErrors:
+        """Returns the chosen dead sub-requests of all requests by failure; reads at most 100,000.
+
+        Raises InvalidArgument.
+        """
+        from fairlane.model import DeadChoice
         from fairlane.operations import dead_letters
 
-        return self.driver.run(dead_letters.queue_errors(self.name))
+        choice = DeadChoice.of(**wanted)
+        return self.driver.run(dead_letters.queue_errors(self.name, choice=choice))
 
     def demand(self) -> Demand:
         """Returns how many more leases workers could take now: a signal for autoscaling."""

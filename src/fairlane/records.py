@@ -12,6 +12,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from fairlane.common.task_names import Tasks, task_of, tasks_words
 from fairlane.common.text import figure, format_duration
 from fairlane.model import ENDED_STATES, ending_words, outcome_of
 
@@ -33,6 +34,9 @@ class RequestCounts:
     delivery. Workers hold `held` of its `limit` permits, which is None if only the log has it.
     Nothing starts before `opens_ms`: it is delayed, a handler asked for a pause, or it waits for
     a rate. `is_open`: more sub-requests may come. `tags` and `tenant` are those of its options.
+    `tasks` is task -> how many of its sub-requests call it, None if that is not known; `other`
+    counts the calls of tasks that are not named. `redact` are the fields that views hide. `call` is
+    the short form of the only call, while its body is kept; a live view does not read it.
 
     A live view does not read `is_open` and `reason`. `log_id` is the place of an ended request in
     the completion log, if the row is from there.
@@ -58,6 +62,9 @@ class RequestCounts:
     reason: str | None = None
     tags: tuple[str, ...] = ()
     tenant: str | None = None
+    tasks: Tasks = field(default_factory=dict)
+    redact: tuple[str, ...] = ()
+    call: str | None = None
     log_id: str | None = None
 
     def __post_init__(self) -> None:
@@ -67,6 +74,11 @@ class RequestCounts:
     def shown_state(self) -> str:
         """Returns the outcome in words: `failed`, `done, 57 dead`; the state until the end."""
         return ending_words(self.state, self.done, self.dead)
+
+    @property
+    def shown_tasks(self) -> str:
+        """Returns the only call, or the tasks in words; "" if its producer named none."""
+        return self.call or tasks_words(self.tasks)
 
     @property
     def ended(self) -> bool:
@@ -252,6 +264,11 @@ class DeadSubRequest:
         return fingerprint_of(self.reason, self.error)
 
     @property
+    def task(self) -> str:
+        """Returns the task that it calls; "" if it is no call."""
+        return task_of(self.body)
+
+    @property
     def died_ms(self) -> int:
         """Returns when the sub-request was given up, by the clock of the request's Redis."""
         return int(self.dead_id.partition("-")[0])
@@ -262,6 +279,7 @@ class DeadGroup:
     """Dead sub-requests of one request with equal failures; `where` is `file:line function`.
 
     `indexes` are the first few of them. `first_ms` and `last_ms` are when the first and last died.
+    `tasks` is task -> how many of them call it, and `call` the short form of the first one.
     """
 
     fingerprint: str
@@ -272,6 +290,8 @@ class DeadGroup:
     last_ms: int
     count: int = 0
     indexes: list[int] = field(default_factory=list)
+    tasks: dict[str, int] = field(default_factory=dict)
+    call: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -573,13 +593,16 @@ class FailureGroup:
     count: int = 0
     requests: int = 0
     examples: list[DeadExample] = field(default_factory=list)
+    tasks: dict[str, int] = field(default_factory=dict)
+    call: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeadRequest:
     """A request with dead sub-requests that are kept, because they were not requeued or dropped.
 
-    `kept` of its `dead` sub-requests are left; the others are those of RequestCounts.
+    `kept` of its `dead` sub-requests are left, or chosen if there is a choice; the others are those
+    of RequestCounts.
     """
 
     id: str
@@ -589,6 +612,7 @@ class DeadRequest:
     dead: int
     kept: int
     submitted_ms: int
+    tasks: Tasks = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)

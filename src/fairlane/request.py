@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import threading
 from contextlib import closing, suppress
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, Self, Unpack
 
 from fairlane.common import clock
 from fairlane.common.chunking import Body, chunks
@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
     from types import TracebackType
 
+    from fairlane.model import ChosenFilters, DeadFilters
     from fairlane.operations.submit import Submission
     from fairlane.option_types import Duration
     from fairlane.queue import Queue
@@ -228,11 +229,15 @@ class Request:
 
         self.queue.driver.run(set_rate(self.id, rate, burst, weight))
 
-    def errors(self) -> RequestErrors:
-        """Returns the dead by kind of failure, and the last error. Raises RequestNotFound."""
+    def errors(self, **wanted: Unpack[DeadFilters]) -> RequestErrors:
+        """Returns the chosen dead by kind of failure, and the last error.
+
+        Raises InvalidArgument and RequestNotFound.
+        """
         from fairlane.operations import dead_letters
 
-        return self.queue.driver.run(dead_letters.request_errors(self.id))
+        choice = DeadChoice.of(**wanted)
+        return self.queue.driver.run(dead_letters.request_errors(self.id, choice=choice))
 
     def dead(self) -> Iterator[DeadSubRequest]:
         """Yields the dead sub-requests with bodies, first to die first. Raises RequestNotFound."""
@@ -243,12 +248,7 @@ class Request:
             yield from page
             after = page[-1].dead_id
 
-    def requeue_dead(
-        self,
-        *,
-        fingerprint: str | Iterable[str] | None = None,
-        indexes: Iterable[int] | None = None,
-    ) -> Request:
+    def requeue_dead(self, **wanted: Unpack[ChosenFilters]) -> Request:
         """Runs dead sub-requests again, with all attempts: the chosen ones, or all of them.
 
         Returns the request that runs them. Before its end, that is this request. After its end, it
@@ -259,23 +259,18 @@ class Request:
         """
         from fairlane.operations import dead_letters
 
-        choice = DeadChoice.of(fingerprint, indexes)
+        choice = DeadChoice.of(**wanted)
         run_by, _ = self.queue.driver.run(dead_letters.requeue_dead(self.id, choice))
         return self if run_by == self.id else Request(self.queue, run_by)
 
-    def drop_dead(
-        self,
-        *,
-        fingerprint: str | Iterable[str] | None = None,
-        indexes: Iterable[int] | None = None,
-    ) -> int:
+    def drop_dead(self, **wanted: Unpack[ChosenFilters]) -> int:
         """Deletes dead sub-requests and their bodies: the chosen ones, or all. Returns how many.
 
         Counts and results stay. Raises InvalidArgument, RequestNotFound, DeadNotFound.
         """
         from fairlane.operations import dead_letters
 
-        choice = DeadChoice.of(fingerprint, indexes)
+        choice = DeadChoice.of(**wanted)
         return self.queue.driver.run(dead_letters.drop_dead(self.id, choice))
 
     def __repr__(self) -> str:

@@ -10,6 +10,7 @@ import os
 import re
 import sys
 import threading
+import traceback
 from contextlib import contextmanager
 from contextvars import ContextVar
 from functools import cache
@@ -18,7 +19,7 @@ from typing import TYPE_CHECKING, Any, Self
 from fairlane import settings
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Callable, Iterator, Sequence
     from types import TracebackType
 
     from opentelemetry.context import Context
@@ -116,13 +117,22 @@ def message_id(request_id: str, index: int) -> str:
     return f"{request_id}~{index}"
 
 
-def note_error(span: Span, error: BaseException, kind: str = "") -> None:
-    """Notes an error on a span; `kind` replaces the name of the error's class."""
+def note_error(
+    span: Span, error: BaseException, kind: str = "", hide: Callable[[str], str] | None = None
+) -> None:
+    """Notes an error on a span; `kind` replaces the name of the error's class.
+
+    `hide` takes the values that no view may show out of its message and its stack.
+    """
     from opentelemetry.trace import Status, StatusCode
 
     name = kind or type(error).__qualname__
     span.set_attribute("error.type", name)
-    span.record_exception(error)
+    shown = {}
+    if hide is not None:
+        stack = "".join(traceback.format_exception(error))
+        shown = {"exception.message": hide(str(error)), "exception.stacktrace": hide(stack)}
+    span.record_exception(error, attributes=shown)
     span.set_status(Status(StatusCode.ERROR, name))
 
 

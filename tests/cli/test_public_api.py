@@ -20,6 +20,7 @@ ALLOWED = {
     "cli.commands.stats": "the reset of measurements",
     "cli.commands.status": "holders, retries and Redis's clock",
     "cli.commands.submit": "content_id of lines that are read in blocks",
+    "cli.commands.results": "without the fields that a request hides",
     "cli.commands.top": "a look at a queue, for the poller",
     "cli.commands.webhook": "what fairlane serve posts, which no program needs",
     "cli.output": "names like a mistyped one",

@@ -9,7 +9,7 @@ from tests.guide.blocks import ROOT
 from tests.support.promtool import promtool
 
 PAGE = ROOT / "docs" / "how-to" / "watch" / "metrics.md"
-LABELS = {"band", "state", "node"}  # each has few values
+LABELS = {"band", "state", "node", "task"}  # each has few values, or is bounded
 
 
 def test_names_are_unique_and_counters_alone_end_with_total():

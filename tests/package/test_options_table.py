@@ -42,7 +42,7 @@ INNER = {"parent", "flow", "feed", "by", "trace"}
 VALUES: dict[str, Any] = {
     "whole": 2, "duration": "10m", "pause": "1s..5m", "moment": "2999-01-01T00:00Z",
     "rate": "5/s", "name": "a", "names": ["a", "b"], "choice": "keep", "flag": True, "key": True,
-    "limits": {"a": 2, "b": 3}, "order_on_dead": "stop",
+    "limits": {"a": 2, "b": 3}, "order_on_dead": "stop", "tasks": {"send_mail": 2, "resize": 1},
 }  # fmt: skip
 NEEDS: dict[str, dict[str, Any]] = {
     "burst": {"rate": "5/s"},

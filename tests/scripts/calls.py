@@ -76,7 +76,7 @@ def accepted(lane: Lane, held: Held) -> dict[str, Call]:
     return {
         "abandon": Call(new, {"seen": 1, "ttl": HOUR}),
         "acquire": Call(running, _shown(held, lane.new_op())),
-        "add_stats": Call((STATS,), {"numbers": ["5:ran:count", 1]}),
+        "add_stats": Call((STATS,), {"most": 0, "numbers": ["5:ran:count", 1]}),
         "add_turns": Call(TURNS, {"lane": 5, "tokens": ["r1#0.9@1:acme"]}),
         "admit": Call((*BOUND, ACTIVE), {"id": RUNNING, "chunk": 1, "count": 1, "pause": 1}),
         "answer": Call(

@@ -98,8 +98,8 @@ def results_of(held: Slice) -> list[Any]:
     return [word for entry, _ in held.entries for word in (head_of(entry), RESULT)]
 
 
-def submitted(requests: int) -> Callable[[Player], Cost]:
-    return lambda player: player.submit(requests)[1].each(requests)
+def submitted(requests: int, **options: Any) -> Callable[[Player], Cost]:
+    return lambda player: player.submit(requests, **options)[1].each(requests)
 
 
 def taken_and_settled(requests: int) -> Callable[[Player], Cost]:
@@ -141,6 +141,14 @@ def extended(player: Player) -> Cost:
 BUDGETS: dict[str, tuple[Callable[[Player], Cost], Cost]] = {
     "a request of one, 50 in a call of submit": (submitted(50), Cost(648, 4, 81, 616)),
     "a request of one, alone in a call of submit": (submitted(1), Cost(1068, 9, 178, 703)),
+    "a request of one, 50 in a call of submit, that names its task": (
+        submitted(50, task="send_mail"),
+        Cost(676, 4, 81, 629),
+    ),
+    "a request of one, alone in a call of submit, that names its task": (
+        submitted(1, task="send_mail"),
+        Cost(1118, 9, 192, 716),
+    ),
     "a request of 1,000": (
         lambda player: player.submit(1, 1000)[1],
         Cost(29403, 1013, 20161, 68861),

@@ -23,6 +23,7 @@ from fairlane.options_table import (
     OPTIONS,
     PAUSE,
     RATE,
+    TASKS,
     WHOLE,
     field_of,
     options_of,
@@ -72,6 +73,7 @@ TYPE = {
     KEY: "bool | Key",
     LIMITS: "Mapping[str, int]",
     KEYS_OF_CALL: "Mapping[str, int] | Callable[..., Mapping[str, int]]",
+    TASKS: "str | Iterable[str] | Mapping[str, int]",
 }
 STORED = {
     WHOLE: "int",

@@ -34,7 +34,7 @@ def test_a_worker_adds_the_schedules_of_its_app(app: App, work: Callable[[], int
     (schedule,) = app.queue.schedules.list()
     assert (schedule.name, schedule.tz, schedule.is_of_app) == ("report", "Europe/Berlin", True)
     assert schedule.bodies == (b'[1,"report",{"day":"monday"}]',)
-    assert schedule.options == {"priority": 2}
+    assert schedule.options == {"priority": 2, "task": "report"}
     tidy(app)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -11,13 +12,16 @@ from fairlane import (
     App,
     ArgumentsRefused,
     Context,
+    Executor,
     Retry,
     TaskCancelled,
     TaskError,
     WaitTimeout,
+    chain,
+    group,
 )
 from fairlane.tasks.serve import workers_of
-from tests.support.wait import PATIENCE_S
+from tests.support.wait import PATIENCE_S, wait_until
 from tests.tasks.parts import Size
 
 if TYPE_CHECKING:
@@ -27,6 +31,7 @@ if TYPE_CHECKING:
     import redis
 
     from fairlane.tasks.task import Task
+    from tests.cli.program import Program
 
 Resize = Any
 
@@ -278,3 +283,87 @@ def test_a_process_whose_start_fails_starts_again(
     assert one.result() == 1
     assert "ended by exit 1" in caplog.text
     app.close()
+
+
+def test_a_request_names_the_task_of_its_calls(app: App):
+    """Also a schedule's, a group's and a chain's, and one whose first calls an executor sends."""
+
+    @app.cron("0 7 * * *")
+    @app.task
+    def report() -> None:
+        pass
+
+    @app.task(priority=7)
+    def send_mail(to: str) -> str:
+        return to
+
+    @app.task(priority=7)
+    def resize(path: str) -> str:
+        return path
+
+    one = send_mail.submit("ann")
+    many = send_mail.map(["ann", "bob"])
+    several = group(send_mail.s("ann"), resize.s("b.png"), resize.s("c.png")).submit()
+    run = chain(send_mail.s("ann"), resize.s(), group(send_mail.s(), resize.s())).submit()
+    named = {
+        one.id: {"send_mail": 1},
+        many.id: {"send_mail": 2},
+        several.id: {"resize": 2, "send_mail": 1},
+    }
+    for name, tasks in named.items():
+        assert app.queue.request(name).progress().tasks == tasks
+    steps = [[*step.progress.tasks] for step in run.run.progress().steps]
+    assert steps == [["send_mail"], ["resize"], ["send_mail"], ["resize"]]
+    assert app.schedules["report"].policy("images").task == "report"
+    with Executor(app) as executor:
+        assert app.queue.driver is not None
+        future = executor.submit(resize, "a.png")
+        (request,) = wait_until(lambda: [
+            row for row in app.queue.list_requests(tasks="resize", newer_s=60).requests
+            if row.tasks == {"resize": None}
+        ])  # fmt: skip
+        app.queue.request(request.id).cancel()
+        assert future.cancelled() or future.exception() is not None
+
+
+def test_the_task_of_a_call_shows_in_its_status_with_its_arguments(app: App, program: Program):
+    @app.task
+    def send_mail(to: str, tries: int = 3) -> None:
+        pass
+
+    name = send_mail.submit("ann@example.com").id
+    words = 'send_mail(to="ann@example.com")'
+    for command in ("status", "why"):
+        assert f"task      {words}\n" in program(command, name).out.decode()
+        found = json.loads(program(command, name, "--json").out)
+        assert found.get("request", found)["call"] == words
+    listed = program("list", "--queue", "images", "--task", "send_mail").out.decode()
+    assert [line.split()[-1] for line in listed.splitlines()] == ["TASK", words]
+    assert words in program("status", "--queue", "images").out.decode()
+    unknown = program("list", "--queue", "images", "--task", "resize")
+    assert (unknown.code, unknown.out) == (0, b"")
+    assert "no request of queue images is listed" in unknown.err
+
+
+def test_statistics_are_by_task_whatever_request_the_calls_are_of(app: App, program: Program):
+    @app.task(attempts=1)
+    def send_mail(to: str) -> None:
+        if to == "bad":
+            raise ValueError(to)
+
+    @app.task(attempts=1)
+    def resize(path: str) -> None:
+        pass
+
+    send_mail.map(["ann", "bad", "bob"])
+    group(resize.s("a.png"), send_mail.s("cid"), resize.s("b.png")).submit()
+    workers_of([app])[0].run(until_idle=True)
+    found = json.loads(program("stats", "--queue", "images", "--json").out)["tasks"]
+    assert {name: (one["done"], one["failed"]) for name, one in found.items()} == {
+        "send_mail": (3, 1),
+        "resize": (2, 0),
+    }
+    table = program("stats", "--queue", "images").out.decode().split("\n\n")[1]
+    assert [line.split()[:3] for line in table.splitlines()] == [
+        ["TASK", "DONE", "FAILED"], ["send_mail", "3", "1"], ["resize", "2", "0"],
+    ]  # fmt: skip

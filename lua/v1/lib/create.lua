@@ -62,6 +62,8 @@ end
 --            A life is "<id>|<born>|<queue>", or "<id>|over" if it has ended as it should
 --   flow     the flow, the number of this step, how many steps there are, and the step
 --   by       who submitted it, as the server of the HTTP API names its callers
+--   task     the task that all sub-requests call; or task and count in turn with tabs between them, an empty count is not known
+--   redact   fields of arguments and results that views hide, with commas between them
 --   trace    the context of the producer's span: a traceparent, and after a space a tracestate (W3C Trace Context)
 --   distinct 1: each sub-request has an id, and comes once, see lib/ids.lua
 --   feed     what this open request gets from others, see lib/gate.lua
@@ -108,9 +110,9 @@ end
 
 -- @rare
 local function parse_extras(text)
-  local patterns = {limits = "^[%w_.:/-]+=[1-9]%d*[%w_.:/=,-]*$", order = "^[%w_.:-]+$", on_dead = "^stop$", distinct = "^1$", unique = "^%d+:%x+$", parent = "^[%w_.:-]+$", tags = "^[%w_.:-][%w_.:,-]*$", tenant = "^[%w_.:-]+$", share = "^[1-9]%d?%d?$", delay = "^%d+$", start = "^%d+$",
+  local patterns = {limits = "^[%w_.:/-]+=[1-9]%d*[%w_.:/=,-]*$", order = "^[%w_.:-]+$", on_dead = "^stop$", redact = "^[%w_.:-][%w_.:,-]*$", distinct = "^1$", unique = "^%d+:%x+$", parent = "^[%w_.:-]+$", tags = "^[%w_.:-][%w_.:,-]*$", tenant = "^[%w_.:-]+$", share = "^[1-9]%d?%d?$", delay = "^%d+$", start = "^%d+$",
     ageing = "^[1-9]%d*$", flow = "^[%w_.:-]+ %d+ %d+ [%w_.:-]+$", feed = "^%l+ [%w_.:,-]+ [%l,]+ [%w_.:-]+ %d+ ?[%x.]*$", after = "^%l+:[%w_.:-][%w_.:,|-]*$",
-    rates = "^%d+ ", by = "^[%w_.:-]+$", trace = "^%x%x%-%x+%-%x+%-%x%x ?[!-~]*$"}
+    rates = "^%d+ ", by = "^[%w_.:-]+$", task = "^[^%c][^\n]*$", trace = "^%x%x%-%x+%-%x+%-%x%x ?[!-~]*$"}
   local found = {}
   for line in string.gmatch(text .. "\n", "([^\n]*)\n") do
     local name, value = string.match(line, "^([%l_]+)=(.*)$")
@@ -123,12 +125,18 @@ local function parse_extras(text)
   return found
 end
 
--- Returns name -> value, or nil and the refusal. Most requests have no extras, and pay only for this call.
+-- Returns name -> value, or nil and the refusal. Then the text of its tasks, nil = it names none. Most requests have no other
+-- extras, and pay only for this call.
 local function read_extras(text)
   if text == "" then
     return NOTHING
   end
-  return parse_extras(text)
+  local only = string.match(text, "^task=([^%c]+)$")
+  if only then
+    return NOTHING, nil, only
+  end
+  local found, refused = parse_extras(text)
+  return found, refused, found and found.task
 end
 
 -- Returns the gate of a new request.
@@ -150,7 +158,7 @@ end
 -- @rare
 local function extra_fields(extras, gate, left)
   local fields = {}
-  for _, name in ipairs({"parent", "tags", "tenant", "share", "ageing", "after", "flow", "feed", "by", "trace", "order", "on_dead"}) do
+  for _, name in ipairs({"parent", "tags", "tenant", "share", "ageing", "after", "flow", "feed", "by", "trace", "order", "on_dead", "task", "redact"}) do
     if extras[name] then
       fields[#fields + 1], fields[#fields + 2] = name, extras[name]
     end
@@ -172,9 +180,9 @@ end
 -- Returns a list of what enqueue takes as `new`, or nil and the refusal. `terms`: what the requests have in common.
 local function read_requests(args, at, count, terms)
   local policy, refused = read_policy(terms.policy)
-  local extras
+  local extras, task
   if policy then
-    extras, refused = read_extras(terms.extras)
+    extras, refused, task = read_extras(terms.extras)
   end
   if refused then
     return nil, refused
@@ -187,7 +195,7 @@ local function read_requests(args, at, count, terms)
       return nil, redis.error_reply("BADARGUMENT submit wants a digest, the number of bodies and the bodies of each request")
     end
     local new = {queue = terms.queue, policy = policy, digest = args[at], open_ms = terms.open_ms,
-      extras = extras, shards = "", list = args, first = at + 2, last = last}
+      extras = extras, task = task, shards = "", list = args, first = at + 2, last = last}
     refused = extras.distinct and read_ids(new) or entry_error(new.first, new.last)
     if refused then
       return nil, refused
@@ -290,7 +298,7 @@ local function limits_error(new, shards)
   end
 end
 
--- `new` has, besides what enqueue_error reads: queue, policy, digest and extras. `intent`: the score in `active` that announced
+-- `new` has, besides what enqueue_error reads: queue, policy, digest, extras and task. `intent`: the score in `active` that announced
 -- the request. `over`: `born` of an abandoned life whose ending is in the log.
 local function enqueue(new, now, intent, over)
   local row = redis.call("HMGET", request, "state", "seen", "over")
@@ -330,14 +338,18 @@ local function enqueue(new, now, intent, over)
     redis.call("HSET", request, "began", string.format("%d", now))
   end
   local tokens = mint(state, now)
-  local fields = NOTHING
+  local stored = stored_policy(new, state)
   if new.extras ~= NOTHING then
-    fields = extra_fields(new.extras, state.gate, left)
     if new.extras.order then
       take_place("{" .. new.queue .. "}", state.gate.keys)
     end
+    save_state(state, "policy", stored, "queue", new.queue, "digest", new.digest,
+      unpack(extra_fields(new.extras, state.gate, left)))
+  elseif new.task then
+    save_state(state, "policy", stored, "queue", new.queue, "digest", new.digest, "task", new.task)
+  else
+    save_state(state, "policy", stored, "queue", new.queue, "digest", new.digest)
   end
-  save_state(state, "policy", stored_policy(new, state), "queue", new.queue, "digest", new.digest, unpack(fields))
   if finish(state, now) then
     return {"ended", summary(state)}
   end

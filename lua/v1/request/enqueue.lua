@@ -28,10 +28,11 @@ local terms, refused = read_policy(policy)
 if refused then
   return refused
 end
-extras, refused = read_extras(extras)
+local task
+extras, refused, task = read_extras(extras)
 if refused then
   return refused
 end
-local new = {queue = queue, policy = terms, digest = digest, open_ms = open_ms, extras = extras, shards = shards,
+local new = {queue = queue, policy = terms, digest = digest, open_ms = open_ms, extras = extras, task = task, shards = shards,
   list = ARGV, first = bodies, last = #ARGV, ids = ids}
 return extras.distinct and read_ids(new) or enqueue_error(new) or enqueue(new, now_ms(now), intent, over)

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from fairlane.aio.flows import AsyncFlowRun, AsyncFlows
     from fairlane.aio.schedules import AsyncSchedules
     from fairlane.aio.taken import AsyncTaken
-    from fairlane.model import RequestChoice, RequestFilters
+    from fairlane.model import DeadFilters, RequestChoice, RequestFilters
     from fairlane.operations.admission import Bounds
     from fairlane.operations.change import Change, Selection
     from fairlane.operations.flows import Flow
@@ -405,11 +405,16 @@ class Queue:
         """Returns what holds up a request, its place and its start. Raises RequestNotFound."""
         return await self.request(id).why()
 
-    async def errors(self) -> QueueErrors:
-        """Returns the dead sub-requests of all requests by failure; reads at most 100,000."""
+    async def errors(self, **wanted: Unpack[DeadFilters]) -> QueueErrors:
+        """Returns the chosen dead sub-requests of all requests by failure; reads at most 100,000.
+
+        Raises InvalidArgument.
+        """
+        from fairlane.model import DeadChoice
         from fairlane.operations import dead_letters
 
-        return await self.driver.run(dead_letters.queue_errors(self.name))
+        choice = DeadChoice.of(**wanted)
+        return await self.driver.run(dead_letters.queue_errors(self.name, choice=choice))
 
     async def demand(self) -> Demand:
         """Returns how many more leases workers could take now: a signal for autoscaling."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from contextlib import closing, suppress
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, Self, Unpack
 
 from fairlane.common import clock
 from fairlane.common.chunking import Bodies, Body, chunks_async
@@ -14,10 +14,13 @@ from fairlane.options import read_option
 from fairlane.protocol import keys
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable, Coroutine, Generator, Iterable
+    from collections.abc import AsyncIterator, Callable, Coroutine, Generator
+
+    # blocking: from collections.abc import Iterable
     from types import TracebackType
 
     from fairlane.aio.queue import Queue
+    from fairlane.model import ChosenFilters, DeadFilters
     from fairlane.operations.submit import Submission
     from fairlane.option_types import Duration
     from fairlane.records import (
@@ -228,11 +231,15 @@ class Request:
 
         await self.queue.driver.run(set_rate(self.id, rate, burst, weight))
 
-    async def errors(self) -> RequestErrors:
-        """Returns the dead by kind of failure, and the last error. Raises RequestNotFound."""
+    async def errors(self, **wanted: Unpack[DeadFilters]) -> RequestErrors:
+        """Returns the chosen dead by kind of failure, and the last error.
+
+        Raises InvalidArgument and RequestNotFound.
+        """
         from fairlane.operations import dead_letters
 
-        return await self.queue.driver.run(dead_letters.request_errors(self.id))
+        choice = DeadChoice.of(**wanted)
+        return await self.queue.driver.run(dead_letters.request_errors(self.id, choice=choice))
 
     async def dead(self) -> AsyncIterator[DeadSubRequest]:
         """Yields the dead sub-requests with bodies, first to die first. Raises RequestNotFound."""
@@ -244,12 +251,7 @@ class Request:
                 yield dead
             after = page[-1].dead_id
 
-    async def requeue_dead(
-        self,
-        *,
-        fingerprint: str | Iterable[str] | None = None,
-        indexes: Iterable[int] | None = None,
-    ) -> Request:
+    async def requeue_dead(self, **wanted: Unpack[ChosenFilters]) -> Request:
         """Runs dead sub-requests again, with all attempts: the chosen ones, or all of them.
 
         Returns the request that runs them. Before its end, that is this request. After its end, it
@@ -260,23 +262,18 @@ class Request:
         """
         from fairlane.operations import dead_letters
 
-        choice = DeadChoice.of(fingerprint, indexes)
+        choice = DeadChoice.of(**wanted)
         run_by, _ = await self.queue.driver.run(dead_letters.requeue_dead(self.id, choice))
         return self if run_by == self.id else Request(self.queue, run_by)
 
-    async def drop_dead(
-        self,
-        *,
-        fingerprint: str | Iterable[str] | None = None,
-        indexes: Iterable[int] | None = None,
-    ) -> int:
+    async def drop_dead(self, **wanted: Unpack[ChosenFilters]) -> int:
         """Deletes dead sub-requests and their bodies: the chosen ones, or all. Returns how many.
 
         Counts and results stay. Raises InvalidArgument, RequestNotFound, DeadNotFound.
         """
         from fairlane.operations import dead_letters
 
-        choice = DeadChoice.of(fingerprint, indexes)
+        choice = DeadChoice.of(**wanted)
         return await self.queue.driver.run(dead_letters.drop_dead(self.id, choice))
 
     def __repr__(self) -> str:

@@ -23,6 +23,7 @@ from fairlane.options_table import (
     LIMITS,
     NAMES,
     OPTIONS,
+    TASKS,
     WHOLE,
     Option,
     options_of,
@@ -33,7 +34,7 @@ from fairlane.options_table import (
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
 
-    from fairlane.model import RequestFilters
+    from fairlane.model import DeadFilters, RequestFilters
     from fairlane.option_types import RequestOptions
     from fairlane.options import Policy
     from fairlane.queue import Queue
@@ -248,6 +249,8 @@ def click_option(option: Option, *, defaults: bool = True) -> Callable[[F], F]:
         words["type"] = int
     if option.kind == NAMES:
         words |= {"multiple": True, "metavar": option.unit.split()[-1].upper()}
+    if option.kind == TASKS:
+        words |= {"multiple": True, "metavar": "NAME"}
     if option.kind == LIMITS:
         words |= {"multiple": True, "metavar": "NAME=LIMIT"}
     return click.option(flag_of(option), option.name, **words)
@@ -263,7 +266,7 @@ def flag_of(option: Option) -> str:
 
 def _help(option: Option, *, defaults: bool) -> str:
     extra = [range_text(option)] if option.kind not in {CHOICE, NAMES, LIMITS} else []
-    if option.kind in {NAMES, LIMITS}:
+    if option.kind in {NAMES, LIMITS, TASKS}:
         extra.append("may be repeated")
     if defaults and option.default is not None:
         extra.append(f"default: {shown(option.default)}")
@@ -282,7 +285,8 @@ def read_options(given: Mapping[str, Any]) -> dict[str, Any]:
     for name, value in given.items():
         if value is None or value == ():
             continue
-        found[name] = value
+        is_only = isinstance(value, tuple) and BY_NAME[name].kind == TASKS and len(value) == 1
+        found[name] = value[0] if is_only else value
         read = read_option(name, value, flag_of(BY_NAME[name]))
         if name == "run_at":
             _note_past(value, read)
@@ -340,6 +344,8 @@ def filter_options(priority: str = "--priority") -> Callable[[F], F]:
                      help="Only requests with this tag; if repeated, with all of them."),
         click.option("--tenant", "tenants", multiple=True, metavar="NAME",
                      help="Only requests of this tenant; may be repeated."),
+        click.option("--task", "tasks", multiple=True, metavar="NAME",
+                     help="Only requests with calls of this task; may be repeated."),
     )  # fmt: skip
 
     def decorate(function: F) -> F:
@@ -350,10 +356,41 @@ def filter_options(priority: str = "--priority") -> Callable[[F], F]:
     return decorate
 
 
+TASK_HELP = "Those that call this task; may be repeated."
+
+
+def dead_filters(function: F) -> F:
+    """`--fingerprint`, `--error`, `--since` and `--until` of dead sub-requests."""
+    options = (
+        click.option("--fingerprint", "fingerprints", multiple=True, metavar="F",
+                     help="Those with this fingerprint (see dead list); may be repeated."),
+        click.option("--error", metavar="TEXT",
+                     help="Those whose error has this text, in letters of any case."),
+        click.option("--since", metavar="TIME",
+                     help="Those that died since then: 10m ago, or 2026-11-23T10:00Z."),
+        click.option("--until", metavar="TIME", help="Those that died before."),
+    )  # fmt: skip
+    for option in reversed(options):
+        function = option(function)
+    return function
+
+
+def dead_filters_of(given: dict[str, Any]) -> DeadFilters:
+    """Takes the filters of dead sub-requests out of a command's options.
+
+    `--task` is one of them, because a request may have calls of several tasks.
+    """
+    names = {"tasks": "task", "fingerprints": "fingerprint", "error": "error"}
+    names |= {"since": "since", "until": "until"}
+    found = {name: given.pop(option) for option, name in names.items()}
+    given["tasks"] = ()  # no filter of requests
+    return {name: one for name, one in found.items() if one}  # type: ignore[return-value]
+
+
 def filters_of(given: dict[str, Any]) -> RequestFilters:
     """Takes the filters out of a command's options. Raises InvalidArgument."""
     older, newer = given.pop("older"), given.pop("newer")
-    names = ("states", "priorities", "id_prefix", "tags", "tenants")
+    names = ("states", "priorities", "id_prefix", "tags", "tenants", "tasks")
     filters: RequestFilters = {name: given.pop(name) for name in names}  # type: ignore[assignment]
     if older is not None:
         filters["older_s"] = time_ms("--older", older, "0s", "366d") / 1000

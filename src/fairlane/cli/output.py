@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO, NamedTuple
 
 import click
 
+from fairlane.common.task_names import tasks_words
 from fairlane.common.text import as_json, printable
 
 if TYPE_CHECKING:
@@ -173,7 +174,8 @@ def group_lines(group: DeadGroup, now_ms: int) -> Iterator[str]:
     indexes = f"index {', '.join(map(str, group.indexes))}{more}"
     when = f"{last} ago" if group.count == 1 else f"first {first} ago, last {last} ago"
     where = f"{short(group.where)}; " if group.where else ""
-    yield f"            {where}{indexes}; {when}"
+    what = (group.call if group.count == 1 else None) or tasks_words(group.tasks)
+    yield f"            {f'{short(what)}; ' if what else ''}{where}{indexes}; {when}"
 
 
 def short(text: str, most: int = HEADLINE) -> str:
@@ -217,6 +219,8 @@ def unknown(queue: Queue) -> str:
 
 REQUESTS = ("REQUEST", "STATE", "PRIORITY", "DONE", "DEAD", "TOTAL", "HELD/LIMIT")
 AGES = ("SUBMITTED", "ENDED")
+TASK = "TASK"
+_TASK_MOST = 60  # characters of its cell
 
 
 class State(NamedTuple):
@@ -271,12 +275,36 @@ def request_cells(request: RequestCounts) -> tuple[Cell, ...]:
     )
 
 
+def request_table(requests: Sequence[RequestCounts], now_ms: int | None = None) -> Iterator[str]:
+    """Yields the lines of a table of requests, with their ages if it is `now_ms`.
+
+    It has a column of tasks if any of these requests names some.
+    """
+    has_tasks = any(one.tasks for one in requests)
+    head = (*REQUESTS, *(AGES if now_ms is not None else ()), *((TASK,) if has_tasks else ()))
+    body = (
+        (
+            *request_cells(one),
+            *(age_cells(one, now_ms) if now_ms is not None else ()),
+            *((short(one.shown_tasks, _TASK_MOST),) if has_tasks else ()),
+        )
+        for one in requests
+    )
+    yield from table(head, body)
+
+
 def age_cells(request: RequestCounts, now_ms: int) -> tuple[Cell, ...]:
     """Returns the cells below AGES."""
     return tuple(
         f"{ago(max(0, now_ms - ms))} ago" if ms else ""
         for ms in (request.submitted_ms, request.ended_ms)
     )
+
+
+def task_rows(request: RequestCounts) -> Iterator[tuple[str, str]]:
+    """Yields the row of a request's tasks; none if its producer named none."""
+    if request.tasks:
+        yield "task" if len(request.tasks) == 1 else "tasks", short(request.shown_tasks)
 
 
 def shown_state(request: RequestCounts) -> State:

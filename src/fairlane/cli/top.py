@@ -138,6 +138,7 @@ def _falling(head: str, key: Callable[[Any], Any], shown: Callable[[Any], str]) 
     return SortColumn(head, key, shown, falls=True, is_number=True)
 
 
+_TASK = SortColumn("TASK", lambda one: one.shown_tasks, lambda one: clipped(one.shown_tasks, 24))
 REQUESTS = (
     SortColumn("REQUEST", lambda one: one.id, lambda one: one.id),
     SortColumn("PRIO", lambda one: one.priority, lambda one: str(one.priority), is_number=True),
@@ -146,6 +147,7 @@ REQUESTS = (
     _falling("WAITING", lambda one: one.waiting, lambda one: count(one.waiting)),
     _falling("DONE", lambda one: one.done, lambda one: count(one.done)),
     _falling("DEAD", lambda one: one.dead, lambda one: count(one.dead)),
+    _TASK,
     SortColumn("TENANT", lambda one: one.tenant or "", lambda one: clipped(one.tenant or "", 12)),
 )
 WORKERS = (
@@ -162,7 +164,7 @@ WORKERS = (
 
 
 KEYS = [
-    "Enter  the request or worker in full     /  filter by a part of an id, tenant or host",
+    "Enter  the request or worker in full     /  filter by a part of an id, task or tenant",
     "s      sort by the next column           w  workers instead of requests, or back",
     "p      pause the view, or go on          Escape  all rows, or close this",
     "q      quit                              ?  these keys",
@@ -172,7 +174,7 @@ KEYS = [
 def details(columns: Sequence[SortColumn], one: Any, queue: str) -> list[str]:
     """Returns the lines about a request or a worker: each column in full, and what to ask next."""
     lines = [f"{column.name.lower():<9} {_whole(column, one)}" for column in columns]
-    if columns is REQUESTS:
+    if columns[0] is REQUESTS[0]:
         option = of_queue(queue)
         lines += ["", f"fairlane why {one.id}{option}", f"fairlane status {one.id}{option}"]
     return lines
@@ -203,7 +205,7 @@ def cells_of(
 
 def _more(one: Any) -> tuple[str, ...]:
     """Returns what else of a row a filter finds."""
-    names = ("tenant", "host", "state")
+    names = ("shown_tasks", "tenant", "host", "state")
     return tuple(str(getattr(one, name, "") or "") for name in names)
 
 
@@ -301,7 +303,7 @@ class Top(App[None]):
         yield Static(id="summary")
         yield Static(id="lanes")
         yield DataTable[Text](id="rows", cursor_type="row")
-        yield Input(id="filter", placeholder="part of an id, tenant or host; Enter closes")
+        yield Input(id="filter", placeholder="part of an id, task, tenant or host; Enter closes")
         yield Footer()
 
     def on_resize(self) -> None:
@@ -358,8 +360,7 @@ class Top(App[None]):
 
     def _draw_rows(self, found: Snapshot) -> None:
         table = self.query_one(DataTable)
-        columns = WORKERS if self._shows_workers else REQUESTS
-        rows = found.workers if self._shows_workers else found.requests
+        columns, rows = self._shown_rows(found)
         sort = self._sorts[self._shows_workers]
         wanted = self.query_one("#filter", Input).value
         cells, more = cells_of(columns, rows, wanted, sort, _MOST_ROWS)
@@ -377,6 +378,14 @@ class Top(App[None]):
             table.add_row(Text(f"... {more:,} more"), *[Text("")] * (shown - 1))
         if cells:
             table.move_cursor(row=min(at, len(cells) - 1), animate=False)
+
+    def _shown_rows(self, found: Snapshot) -> tuple[Sequence[SortColumn], Sequence[Any]]:
+        """Returns the columns and the rows; TASK is left out if no request names a task."""
+        if self._shows_workers:
+            return WORKERS, found.workers
+        if any(one.tasks for one in found.requests):
+            return REQUESTS, found.requests
+        return [one for one in REQUESTS if one is not _TASK], found.requests
 
     def action_pause(self) -> None:
         """Stops the view or continues it; the history is read meanwhile."""
@@ -424,8 +433,7 @@ class Top(App[None]):
         if self._seen is None or event.cursor_row >= len(self._ids):
             return
         found, name = self._seen[0], self._ids[event.cursor_row]
-        rows = found.workers if self._shows_workers else found.requests
-        columns = WORKERS if self._shows_workers else REQUESTS
+        columns, rows = self._shown_rows(found)
         for one in rows:
             if printable(one.id) == name:
                 self.push_screen(Note(details(columns, one, self._name or "")))

@@ -18,8 +18,8 @@ from fairlane.errors import (
 )
 from fairlane.model import ENDED, OUTCOMES, RUNNING, DeadChoice, ending_words
 from fairlane.operations.create import seen_to_exist
-from fairlane.operations.dead_letters import drop_dead, requeue_dead
-from fairlane.operations.find import RequestFilter, filter_of, unfinished
+from fairlane.operations.dead_letters import ALL, count_chosen, drop_dead, requeue_dead
+from fairlane.operations.find import Labels, RequestFilter, filter_of, unfinished
 from fairlane.operations.rates import NewRate, check_rate, no_rate, set_rates
 from fairlane.operations.request_state import completion, how_it_ended
 from fairlane.operations.tokens import (
@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
     from typing import Unpack
 
-    from fairlane.model import RequestChoice
+    from fairlane.model import DeadFilters, RequestChoice
     from fairlane.option_types import ChangeOptions
     from fairlane.protocol.lua import Reply
     from fairlane.protocol.scripts import (
@@ -215,7 +215,7 @@ async def _change(request_id: str, call: Call[AnyReply], change: str) -> AnyRepl
 
 TOGETHER = 100  # requests that are changed in one batch
 _PART = 1_000  # entries of `active`, or of the log, that one call reads
-_FIELDS = ("state", "queue", "born", "tags", "tenant")
+_FIELDS = ("state", "queue", "born", *Labels._fields)
 
 
 class Chosen(NamedTuple):
@@ -307,6 +307,9 @@ async def select(queue: str, change: Change, wanted: RequestFilter) -> Selection
     if change.word in {"requeue_dead", "drop_dead"}:
         counts = await run_all([Command(b"XLEN", keys.dead(one.id)) for one in chosen])
         chosen = [one for one, count in zip(chosen, counts, strict=True) if count]
+        if change.choice != ALL:
+            counts = [await count_chosen(one.id, change.choice) for one in chosen]
+            chosen = [one for one, count in zip(chosen, counts, strict=True) if count]
         return Selection(change, tuple(chosen), sum(counts))
     return Selection(change, tuple(chosen))
 
@@ -322,7 +325,7 @@ async def _unfinished(
         rows += [
             row
             for row in await unfinished(queue, ids, frozenset(ids))
-            if wanted.accepts(row, now_ms) and wanted.accepts_labels(row.tags, row.tenant)
+            if wanted.accepts(row, now_ms) and wanted.accepts_labels(row.labels)
         ]
         scan = cursor.decode()
         if scan == "0":
@@ -350,9 +353,9 @@ async def _kept(queue: str, wanted: RequestFilter, asked: list[Completion]) -> l
     replies = await run_all([hmget(one.id, *_FIELDS) for one in asked])
     kept = []
     for one, reply in zip(asked, replies, strict=True):
-        state, home, born, tags, tenant = parse_fields(_FIELDS, reply)
+        state, home, born, *texts = parse_fields(_FIELDS, reply)
         is_same = state in ENDED and home == queue and born == str(one.submitted_ms)
-        if is_same and wanted.accepts_labels(tags, tenant):
+        if is_same and wanted.accepts_labels(Labels(*texts)):
             kept.append(one)
     return kept
 
@@ -672,15 +675,15 @@ class Change:
         return cls("set", "changed", _GOING, **rate, **fields)
 
     @classmethod
-    def requeue_dead(cls, *, fingerprint: str | Iterable[str] | None = None) -> Change:
-        """Runs the dead sub-requests of requests again: all, or those with these fingerprints."""
-        choice = DeadChoice.of(fingerprint, None)
+    def requeue_dead(cls, **wanted: Unpack[DeadFilters]) -> Change:
+        """Runs the dead sub-requests of requests again: all, or those that the filters choose."""
+        choice = DeadChoice.of(**wanted)
         return cls("requeue_dead", "requeued", (*_GOING, *_KEPT), choice=choice)
 
     @classmethod
-    def drop_dead(cls, *, fingerprint: str | Iterable[str] | None = None) -> Change:
-        """Deletes the dead sub-requests of requests: all, or those with these fingerprints."""
-        choice = DeadChoice.of(fingerprint, None)
+    def drop_dead(cls, **wanted: Unpack[DeadFilters]) -> Change:
+        """Deletes the dead sub-requests of requests: all, or those that the filters choose."""
+        choice = DeadChoice.of(**wanted)
         verb = "relieved of dead sub-requests"
         return cls("drop_dead", verb, (*_GOING, *_KEPT), choice=choice)
 

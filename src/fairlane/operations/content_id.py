@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Unpack
 
 from fairlane import settings
 from fairlane.common.chunking import Body, chunks
-from fairlane.options import policy_of
+from fairlane.options import APART, policy_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -24,13 +24,16 @@ class ContentId:
     """An id made of a request's options and its bodies, however the bodies are cut into chunks.
 
     Options at their defaults are not part of it, so a release with more options makes the same ids.
+    Nor are the names of the tasks, and of the fields that views hide.
     """
 
     def __init__(self, policy: Policy) -> None:
         chosen = [
             (option.name, getattr(policy, option.name))
             for option in fields(policy)
-            if option.compare and getattr(policy, option.name) != option.default
+            if option.compare
+            and option.name not in APART
+            and getattr(policy, option.name) != option.default
         ]
         self._hash = hashlib.sha256(b"fairlane content 1 %a\n" % chosen)
 

@@ -123,9 +123,13 @@ def _terms(policy: Policy) -> Terms:
 def _sent_extras(policy: Policy, lives: str = "") -> bytes:
     """Returns the extras as the scripts take them, with what no digest has.
 
-    That is the caller, the trace, and which lives of the requests in `after` are meant.
+    That is the caller, the trace, the tasks, the fields that views hide, and which lives of the
+    requests in `after` are meant.
     """
-    apart = (("by", policy.by), ("trace", policy.trace))
+    apart = (
+        *(("by", policy.by), ("trace", policy.trace), ("task", policy.task)),
+        ("redact", ",".join(policy.redact)),
+    )
     extras = policy.extras_with(lives) if lives else policy.extras
     lines = (extras, *(f"{name}={value}" for name, value in apart if value))
     return "\n".join(filter(None, lines)).encode()

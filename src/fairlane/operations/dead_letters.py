@@ -11,6 +11,13 @@ from fairlane import settings
 from fairlane.common.chunking import Chunker
 from fairlane.common.fingerprint import fingerprint_of, read_failure
 from fairlane.common.rate import parse_rates
+from fairlane.common.task_names import (
+    certain_tasks,
+    count_task,
+    read_tasks,
+    task_of,
+    without_counts,
+)
 from fairlane.common.text import join_names
 from fairlane.errors import (
     DeadNotFound,
@@ -20,6 +27,7 @@ from fairlane.errors import (
     not_found,
 )
 from fairlane.model import ENDED_STATES, DeadChoice, outcome_of
+from fairlane.operations.call_words import call_words
 from fairlane.operations.completion import ERROR_DROPPED, error_texts_of_many, read_results
 from fairlane.operations.durability import confirm_submission
 from fairlane.operations.lease import new_op
@@ -35,7 +43,7 @@ from fairlane.operations.shards import read_shards
 from fairlane.operations.submit import submit
 from fairlane.operations.tokens import follow_up
 from fairlane.options import Policy
-from fairlane.options_table import DURATION, NAMES, OPTIONS, WHOLE, field_of
+from fairlane.options_table import DURATION, NAMES, OPTIONS, TASKS, WHOLE, field_of
 from fairlane.protocol import keys, scripts
 from fairlane.protocol.request_hash import as_text, hmget, parse_fields, read, unpacked
 from fairlane.protocol.steps import Batch, Command, NextChunk, forward, run_all
@@ -69,17 +77,29 @@ _LOOK_AT = 10_000  # dead sub-requests of one request that are sorted by reason
 
 @dataclass(frozen=True, slots=True)
 class Listed:
-    """One dead sub-request without its body."""
+    """One dead sub-request without its body; `start` is how that begins."""
 
     dead_id: bytes
     index: int
     reason: str
     error: str
+    start: bytes
+    is_whole: bool  # `start` is the whole body
 
     @property
     def fingerprint(self) -> str:
         """Returns the hash that equal failures share."""
         return fingerprint_of(self.reason, self.error)
+
+    @property
+    def task(self) -> str:
+        """Returns the task that it calls; "" if it is no call."""
+        return task_of(self.start)
+
+    @property
+    def died_ms(self) -> int:
+        """Returns when it was given up, by the clock of the request's Redis."""
+        return int(self.dead_id.partition(b"-")[0])
 
 
 async def list_dead(request_id: str, after: bytes) -> list[Listed]:
@@ -87,8 +107,8 @@ async def list_dead(request_id: str, after: bytes) -> list[Listed]:
     names = keys.request_keys(request_id)
     rows = await scripts.list_dead(names, after=after, count=PAGE)
     return [
-        Listed(dead_id, _index(head), _text(reason), _text(error))
-        for dead_id, head, reason, error, _, _ in rows
+        Listed(dead_id, _index(head), _text(reason), _text(error), start, len(start) == size)
+        for dead_id, head, reason, error, _, size, start in rows
     ]
 
 
@@ -131,17 +151,15 @@ async def choose(request_id: str, choice: DeadChoice) -> tuple[ChosenDead, list[
     """
     await page_size(request_id)
     missing: set[Any] = {*(choice.fingerprints or ()), *(choice.indexes or ())}
-    if choice != ALL and not missing:
+    if frozenset() in {choice.fingerprints, choice.indexes, choice.tasks}:
         return ChosenDead(), []
-    wanted = frozenset(missing)
     chosen, after = ChosenDead(), b""
     while page := await list_dead(request_id, after):
         after = page[-1].dead_id
-        for one in page:
-            name = one.fingerprint if choice.fingerprints else one.index
-            if choice == ALL or name in wanted:
-                chosen.add(one.dead_id)
-                missing.discard(name)
+        for one in filter(choice.accepts, page):
+            chosen.add(one.dead_id)
+            if missing:
+                missing -= {one.fingerprint if choice.fingerprints else one.index}
     return chosen, sorted(missing)
 
 
@@ -213,12 +231,16 @@ def _sub_request(
     )
 
 
-async def group_dead(request_id: str, most: int | None = None) -> list[DeadGroup]:
-    """Groups a request's dead sub-requests by fingerprint, most first. Raises RequestNotFound.
+async def group_dead(
+    request_id: str, most: int | None = None, choice: DeadChoice = ALL
+) -> tuple[list[DeadGroup], int]:
+    """Groups a request's chosen dead sub-requests by fingerprint, most first.
 
-    If `most` is given, no page is read after so many, which died first.
+    Also returns how many were read. If `most` is given, no page is read after so many, which died
+    first. Raises RequestNotFound.
     """
     await page_size(request_id)
+    hidden = await read_redact(request_id)
     groups: dict[str, DeadGroup] = {}
     after, count = b"", 0
     while most is None or count < most:
@@ -226,48 +248,70 @@ async def group_dead(request_id: str, most: int | None = None) -> list[DeadGroup
         if not page:
             break
         after, count = page[-1].dead_id, count + len(page)
-        for one in page:
-            _add(groups, one)
-    return sorted(groups.values(), key=lambda group: (-group.count, group.first_ms))
+        for one in filter(choice.accepts, page):
+            _add(groups, one, hidden)
+    return sorted(groups.values(), key=lambda group: (-group.count, group.first_ms)), count
 
 
-def _add(groups: dict[str, DeadGroup], one: Listed) -> None:
-    died_ms = int(one.dead_id.partition(b"-")[0])
-    name = one.fingerprint
+async def read_redact(request_id: str) -> tuple[str, ...]:
+    """Returns the fields of a request that views hide."""
+    (text,) = await read(request_id, "redact")
+    return tuple(filter(None, text.split(",")))
+
+
+async def count_chosen(request_id: str, choice: DeadChoice) -> int:
+    """Returns how many dead sub-requests are kept and chosen; 0 if the request is gone."""
+    if choice == ALL:
+        return await count_dead(request_id)
+    count, after = 0, b""
+    while page := await list_dead(request_id, after):
+        after = page[-1].dead_id
+        count += sum(map(choice.accepts, page))
+    return count
+
+
+def _add(groups: dict[str, DeadGroup], one: Listed, hidden: Sequence[str]) -> None:
+    died_ms, name = one.died_ms, one.fingerprint
     group = groups.get(name)
     if group is None:
         failure = read_failure(one.error)
         group = groups[name] = DeadGroup(
             name, one.reason, failure.headline, failure.where or None, died_ms, died_ms
         )
+        group.call = call_words(one.start, hidden) or None
     group.count += 1
+    if task := one.task:
+        count_task(group.tasks, task)
     group.last_ms = died_ms
     if len(group.indexes) < _MAX_INDEXES:
         group.indexes.append(one.index)
 
 
-async def queue_dead(queue: str) -> dict[str, Any]:
-    """Returns which requests of a queue have dead sub-requests: unfinished first, then the newest.
+async def queue_dead(queue: str, choice: DeadChoice = ALL) -> dict[str, Any]:
+    """Returns which requests have chosen dead sub-requests: unfinished first, then the newest.
 
     {"requests": [], "more"}: rows are those of DeadRequest, and "reasons", which is reason ->
     count. Sorts 10,000 dead of each by reason; `more` is how many requests were not read: see
     requests_with_dead.
     """
-    having, more = await requests_with_dead(queue)
+    having, more = await requests_with_dead(queue, choice)
     found = []
     for one in having:
-        reasons = await _reasons(one.id)
-        found.append({**asdict(one), "reasons": reasons})
+        reasons = await _reasons(one.id, choice)
+        chosen = one if choice == ALL else replace(one, kept=sum(reasons.values()))
+        if chosen.kept:
+            found.append({**asdict(chosen), "reasons": reasons})
     return {"requests": found, "more": more}
 
 
-_HAVING = ("state", "queue", "total", "done", "dead", "born")
+_HAVING = ("state", "queue", "total", "done", "dead", "born", "task")
 
 
-async def requests_with_dead(queue: str) -> tuple[list[DeadRequest], int]:
+async def requests_with_dead(queue: str, choice: DeadChoice = ALL) -> tuple[list[DeadRequest], int]:
     """Returns the requests that have dead sub-requests, and how many requests were not read.
 
     Unfinished ones are first, then the newest. Reads 1,000 unfinished and 10,000 ended requests.
+    Requests that name no task of the choice are left out; their dead ones are not read.
     """
     ids, more = await _candidates(queue)
     found = []
@@ -277,14 +321,14 @@ async def requests_with_dead(queue: str) -> tuple[list[DeadRequest], int]:
         having = [(one, count) for one, count in zip(part, counts, strict=True) if count]
         stored = await run_all([hmget(one, *_HAVING) for one, _ in having])
         for (one, count), reply in zip(having, stored, strict=True):
-            state, home, *numbers = parse_fields(_HAVING, reply)
-            if home == queue:
+            state, home, *numbers, tasks = parse_fields(_HAVING, reply)
+            if home == queue and choice.may_accept(certain_tasks(tasks)):
                 total, done, dead, born = (int(number or 0) for number in numbers)
                 outcome = outcome_of(state, done, dead)
                 found.append(
                     DeadRequest(
                         id=one, state=state, outcome=outcome, total=total, dead=dead, kept=count,
-                        submitted_ms=born,
+                        submitted_ms=born, tasks=read_tasks(tasks, total),
                     )
                 )  # fmt: skip
     return found, more
@@ -315,13 +359,13 @@ async def _candidates(queue: str) -> tuple[list[str], int]:
     return list(ids), max(0, active - len(names)) + max(0, logged - looked)
 
 
-async def _reasons(request_id: str) -> dict[str, int]:
+async def _reasons(request_id: str, choice: DeadChoice) -> dict[str, int]:
     counts: dict[str, int] = {}
     after, looked = b"", 0
     while looked < _LOOK_AT and (page := await list_dead(request_id, after)):
         after = page[-1].dead_id
         looked += len(page)
-        for one in page:
+        for one in filter(choice.accepts, page):
             counts[one.reason] = counts.get(one.reason, 0) + 1
     return counts
 
@@ -345,37 +389,48 @@ MOST_GROUPED = 100_000  # dead sub-requests of one request, or of a queue, that 
 _MAX_EXAMPLES = 5  # requests of a group that are named
 
 
-async def request_errors(request_id: str, most: int = MOST_GROUPED) -> RequestErrors:
-    """Returns the failures of a request; groups up to `most` dead ones. Raises RequestNotFound."""
+async def request_errors(
+    request_id: str, most: int = MOST_GROUPED, choice: DeadChoice = ALL
+) -> RequestErrors:
+    """Returns the failures of a request; groups the chosen ones of up to `most` dead ones.
+
+    Raises RequestNotFound.
+    """
     counts = await progress(request_id)
     retries, due_ms = await waiting_retries(request_id)
-    groups = await group_dead(request_id, most)
-    kept = await count_dead(request_id)
-    more = max(0, kept - sum(group.count for group in groups))
+    groups, read = await group_dead(request_id, most, choice)
+    more = max(0, await count_dead(request_id) - read)
     now_ms = await moment(request_id)
     return RequestErrors(counts, groups, more, retries, due_ms if retries else None, now_ms)
 
 
-async def queue_errors(queue: str, most: int = MOST_GROUPED) -> QueueErrors:
+async def queue_errors(
+    queue: str, most: int = MOST_GROUPED, choice: DeadChoice = ALL
+) -> QueueErrors:
     """Returns the failures of the requests of a queue: unfinished ones first, then the newest.
 
-    Reads the requests that requests_with_dead returns, until `most` dead ones were read.
+    Reads the requests that requests_with_dead returns, until `most` dead ones were read. If there
+    is a choice, `kept` of a request is how many of its dead sub-requests are chosen.
     """
-    having, unread = await requests_with_dead(queue)
+    having, unread = await requests_with_dead(queue, choice)
     groups: dict[str, FailureGroup] = {}
-    read = 0
+    chosen, read = dict[str, int](), 0
     for one in having:
         if read >= most:
             break
-        for group in await group_dead(one.id, most - read):
-            read += group.count
+        found_of_one, looked = await group_dead(one.id, most - read, choice)
+        read += looked
+        chosen[one.id] = sum(group.count for group in found_of_one)
+        for group in found_of_one:
             known = groups.get(group.fingerprint)
             if known is None:
                 known = groups[group.fingerprint] = FailureGroup(
                     group.fingerprint, group.reason, group.headline, group.where,
-                    group.first_ms, group.last_ms,
+                    group.first_ms, group.last_ms, call=group.call,
                 )  # fmt: skip
             known.count += group.count
+            for task, count in group.tasks.items():
+                count_task(known.tasks, task, count)
             known.requests += 1
             known.first_ms = min(known.first_ms, group.first_ms)
             known.last_ms = max(known.last_ms, group.last_ms)
@@ -383,6 +438,8 @@ async def queue_errors(queue: str, most: int = MOST_GROUPED) -> QueueErrors:
                 known.examples.append(DeadExample(one.id, group.indexes[0]))
     found = sorted(groups.values(), key=lambda one: (-one.count, one.first_ms))
     more = sum(one.kept for one in having) - read
+    if choice != ALL:
+        having = [replace(one, kept=chosen[one.id]) for one in having if chosen.get(one.id)]
     listed = sorted(having, key=lambda one: -one.kept)[:PAGE]
     return QueueErrors(found, listed, len(having) - len(listed), max(0, more), unread)
 
@@ -454,7 +511,10 @@ async def _new_id(parent: str, choice: DeadChoice, chosen: ChosenDead) -> str:
 
 
 def _hash_of(choice: DeadChoice) -> str:
-    what = (choice == ALL, sorted(choice.fingerprints or ()), sorted(choice.indexes or ()))
+    what = (
+        *(choice == ALL, sorted(choice.fingerprints or ()), sorted(choice.indexes or ())),
+        *(sorted(choice.tasks or ()), choice.error, choice.since_ms, choice.until_ms),
+    )
     return hashlib.sha256(repr(what).encode()).hexdigest()[:20]
 
 
@@ -596,6 +656,7 @@ def _kept(fields: dict[str, str]) -> dict[str, Any]:
             found[field_of(option)] = (
                 tuple(text.split(",")) if option.kind == NAMES
                 else int(text) if option.kind in {WHOLE, DURATION}
+                else without_counts(text) if option.kind == TASKS
                 else text
             )  # fmt: skip
     return found

@@ -12,6 +12,7 @@ from difflib import get_close_matches
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from fairlane.common.clock import ms_of
+from fairlane.common.task_names import check_task, read_tasks, task_names
 from fairlane.common.text import exact
 from fairlane.errors import InvalidArgument
 from fairlane.model import (
@@ -25,6 +26,7 @@ from fairlane.model import (
     outcome_of,
 )
 from fairlane.operations import tokens as waiting_tokens
+from fairlane.operations.call_words import with_calls
 from fairlane.operations.completion import has_entries_before
 from fairlane.operations.request_state import (
     completion,
@@ -108,13 +110,22 @@ def _short(cursor: object) -> str:
 
 
 # ------------------------------------------------------------------ filters
-# Which requests a list shows: by state, priority, age, tag, tenant and the beginning of the id.
+# Which requests a list shows: by state, priority, age, tag, tenant, task and beginning of the id.
 
 
 _PREFIX = re.compile(r"[A-Za-z0-9_.:-]{0,128}")
 
 _OLDEST_S = 10**12  # a greater age is refused
 _NAMES = RequestFilters.__optional_keys__
+
+
+class Labels(NamedTuple):
+    """What only a request's hash has of it, as text: tags (`a,b`), tenant, tasks, hidden fields."""
+
+    tags: str = ""
+    tenant: str = ""
+    task: str = ""
+    redact: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -128,22 +139,27 @@ class RequestFilter:
     newer_ms: int | None = None
     tags: frozenset[str] = frozenset()
     tenants: frozenset[str] = frozenset()
+    tasks: frozenset[str] = frozenset()
 
     @property
     def reads_labels(self) -> bool:
-        """Returns True if it filters by tags or tenant, which only a request's hash has."""
-        return bool(self.tags or self.tenants)
+        """Returns True if it filters by labels, which only a request's hash has."""
+        return bool(self.tags or self.tenants or self.tasks)
 
-    def accepts_labels(self, tags: str, tenant: str) -> bool:
-        """Returns True if a request with these tags (`a,b`) and this tenant is listed."""
-        return self.tags.issubset(tags.split(",")) and (not self.tenants or tenant in self.tenants)
+    def accepts_labels(self, labels: Labels) -> bool:
+        """Returns True if a request with these labels is listed."""
+        return (
+            self.tags.issubset(labels.tags.split(","))
+            and (not self.tenants or labels.tenant in self.tenants)
+            and (not self.tasks or not self.tasks.isdisjoint(task_names(labels.task)))
+        )
 
     def wants_any(self, states: tuple[str, ...]) -> bool:
         """Returns True if requests in one of these states are listed."""
         return not self.states or any(OUTCOMES.get(one, one) in states for one in self.states)
 
     def accepts(self, row: Unfinished | Completion, now_ms: int) -> bool:
-        """Returns True if all filters except tags and tenant accept this request."""
+        """Returns True if all filters except those of labels accept this request."""
         age_ms = now_ms - row.submitted_ms
         return (
             (not self.states or row.state in self.states or row.outcome in self.states)
@@ -180,6 +196,7 @@ def filter_of(**wanted: Unpack[RequestFilters]) -> RequestFilter:
         newer_ms=newer_ms,
         tags=frozenset(check_name("tag", tag) for tag in _each(given, "tags")),
         tenants=frozenset(check_name("tenant", name) for name in _each(given, "tenants")),
+        tasks=frozenset(map(check_task, _each(given, "tasks"))),
     )
 
 
@@ -227,7 +244,7 @@ MOST_LISTED = 1_000  # requests of one page
 _PART = 1_000  # entries of `active`, or of the log, that one call reads
 _CLOCKS_MS = 60_000  # how far the clocks of two nodes of a cluster may be apart
 _URGENT, _WALK, _ENDED = "urgent", "walk", "ended"
-_LABELS = ("born", "tags", "tenant")
+_LABELS = ("born", *Labels._fields)
 _BEFORE_ALL = (-(1 << 62), 0, 0, "")  # sorts before every request
 
 
@@ -263,9 +280,7 @@ class _Search(NamedTuple):
 
     def accepts(self, row: Unfinished) -> bool:
         """Returns True if this unfinished request is listed."""
-        return self.wanted.accepts_labels(row.tags, row.tenant) and self.wanted.accepts(
-            row, self.now_ms
-        )
+        return self.wanted.accepts_labels(row.labels) and self.wanted.accepts(row, self.now_ms)
 
     @property
     def behind_running(self) -> _Place | None:
@@ -382,13 +397,13 @@ async def _ended(search: _Search, place: _Place, room: int) -> _Part:
                 end = _Place(_ENDED, behind=key(last), log_id=ended[0].log_id)
             break
         if search.wanted.accepts(one, search.now_ms) and (
-            labels is None or search.wanted.accepts_labels(*labels.get(one.log_id, ("", "")))
+            labels is None or search.wanted.accepts_labels(labels.get(one.log_id, Labels()))
         ):
             found.append(one)
     if labels is None:
         labels = await _labels(found)
-    listed: list[RequestCounts] = [_row(one, *labels.get(one.log_id, ())) for one in found]
-    return _Part(listed, end, max(1, len(entries)))
+    listed = [_row(one, labels.get(one.log_id, Labels())) for one in found]
+    return _Part([*await with_calls(listed)], end, max(1, len(entries)))
 
 
 def _log_part(search: _Search, place: _Place) -> Command:
@@ -401,20 +416,23 @@ def _log_part(search: _Search, place: _Place) -> Command:
     return Command(b"XREVRANGE", keys.completed(search.queue), newest, oldest, b"COUNT", _PART)
 
 
-async def _labels(ended: list[Completion]) -> dict[str, tuple[str, str]]:
-    """Returns log_id -> tags and tenant, for the ended requests that are still kept."""
+async def _labels(ended: list[Completion]) -> dict[str, Labels]:
+    """Returns log_id -> labels, for the ended requests that are still kept."""
     replies = await run_all([hmget(one.id, *_LABELS) for one in ended])
     found = {}
     for one, reply in zip(ended, replies, strict=True):
-        born, tags, tenant = parse_fields(_LABELS, reply)
+        born, *texts = parse_fields(_LABELS, reply)
         if born == str(one.submitted_ms):  # else a later request has this id
-            found[one.log_id] = tags, tenant
+            found[one.log_id] = Labels(*texts)
     return found
 
 
-def _row(one: Completion, tags: str = "", tenant: str = "") -> Completion:
-    """Returns the row of an ended request, with its tags and its tenant."""
-    return replace(one, tags=tuple(filter(None, tags.split(","))), tenant=tenant or None)
+def _row(one: Completion, labels: Labels) -> Completion:
+    """Returns the row of an ended request with its labels."""
+    tags = tuple(filter(None, labels.tags.split(",")))
+    tasks = read_tasks(labels.task, one.total)
+    redact = tuple(filter(None, labels.redact.split(",")))
+    return replace(one, tags=tags, tenant=labels.tenant or None, tasks=tasks, redact=redact)
 
 
 _SECTIONS = {_URGENT: _urgent, _WALK: _walk, _ENDED: _ended}
@@ -452,7 +470,7 @@ def _read_place(cursor: str, queue: str, sort: str) -> _Place:
 
 
 SORTS = ("priority", "submitted", "waiting", "state")
-_FIELDS = ("state", "queue", "priority", "born", "fresh", "tags", "tenant", "done", "dead")
+_FIELDS = ("state", "queue", "priority", "born", "fresh", "done", "dead", *Labels._fields)
 
 OrderKey = tuple[int, int, int, str]  # the value of `sort`, the priority, submitted_ms, the id
 
@@ -464,8 +482,7 @@ class Unfinished(NamedTuple):
     submitted_ms: int
     id: str
     state: str
-    tags: str = ""
-    tenant: str = ""
+    labels: Labels = Labels()
     waiting: int = 0
     outcome: str | None = None  # of a request that has ended, and still is in `active`
 
@@ -521,11 +538,12 @@ async def unfinished(queue: str, ids: Sequence[str], unretired: frozenset[str]) 
     found = []
     replies = await run_all([hmget(name, *_FIELDS) for name in ids])
     for name, reply in zip(ids, replies, strict=True):
-        state, home, priority, born, fresh, tags, tenant, *ended = parse_fields(_FIELDS, reply)
+        state, home, priority, born, fresh, *ended = parse_fields(_FIELDS, reply)
         is_over = state in ENDED_STATES and name not in unretired
         if home == queue and state != "abandoned" and not is_over:
-            outcome = outcome_of(state, *(int(count or 0) for count in ended))
-            more = (state, tags, tenant, int(fresh or 0), outcome)
+            done, dead, *texts = ended
+            outcome = outcome_of(state, int(done or 0), int(dead or 0))
+            more = (state, Labels(*texts), int(fresh or 0), outcome)
             found.append(Unfinished(int(priority or 0), int(born or 0), name, *more))
     return sorted(found)
 
@@ -540,7 +558,9 @@ async def read_counts(rows: Iterable[Unfinished]) -> list[RequestCounts]:
     busy = [one.id for one in found if one.state != "active" or one.left > one.waiting]
     replies = await run_all([Command(b"ZCARD", keys.leases(name)) for name in busy])
     held = dict(zip(busy, replies, strict=True))
-    return [replace(one, held=held[one.id]) if held.get(one.id) else one for one in found]
+    return await with_calls(
+        [replace(one, held=held[one.id]) if held.get(one.id) else one for one in found]
+    )
 
 
 # ------------------------------------------------------------------ workers

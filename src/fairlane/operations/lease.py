@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+import re
 import secrets
+from collections import Counter
 from dataclasses import dataclass, field, replace
 from functools import lru_cache, partial
 from itertools import count
@@ -11,6 +13,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from fairlane import settings
 from fairlane.common.histogram import Distribution
+from fairlane.common.task_names import OTHER
 from fairlane.errors import FairlaneError, RedisUnfit, RedisUnreachable
 from fairlane.model import Slice, Token, Verdict
 from fairlane.operations.rates import Allowance, acquire_rated
@@ -339,11 +342,14 @@ def _place(unit: int) -> bytes:
 
 
 # ------------------------------------------------------------------ stats
-# What the workers measured: how long sub-requests waited and ran, by priority.
+# What the workers measured: how long sub-requests waited and ran by priority, and ran by task.
 
 
 COUNTS = ("failed", "timeouts")
+MOST_TASKS = 200  # that have statistics of their own; the others count as OTHER
 _MOST = 1000  # fields of one call
+_FIELDS_OF_TASK = 24  # about so many: counts, and a bucket for a quarter of an octave
+_TASK_FIELD = re.compile(r"(.*):(calls|failed|ran:(?:count|sum|max|\d+))", re.DOTALL)
 
 
 @dataclass(slots=True)
@@ -371,19 +377,74 @@ def add_stats(
         f"{priority}:{name}": count for name, count in counts.items() if count
     }
     for name, values in (("waited", waited), ("ran", ran)):
-        if values:
-            found = Distribution()
-            found.add(values)
-            fields[f"{priority}:{name}:count"] = found.count
-            fields[f"{priority}:{name}:sum"] = found.sum
-            fields[f"{priority}:{name}:max"] = found.max
-            for bucket, count in found.buckets.items():
-                fields[f"{priority}:{name}:{bucket}"] = count
+        fields |= _spread(f"{priority}:{name}", values)
+    return _adding(keys.stats(queue), 0, fields)
+
+
+def add_task_stats(queue: str, found: Mapping[str, TaskMeasures]) -> list[Call[Any]]:
+    """Returns the calls that add what was measured of these tasks."""
+    calls, fields = list[Call[Any]](), dict[str, int]()
+    bound = MOST_TASKS * _FIELDS_OF_TASK
+    for task, one in found.items():
+        own = {f"{task}:calls": sum(one.ran_us.values()) + one.failed}
+        if one.failed:
+            own[f"{task}:failed"] = one.failed
+        own |= _spread(f"{task}:ran", one.ran_us)
+        if len(fields) + len(own) > _MOST:  # the fields of a task are in one call
+            calls += _adding(keys.task_stats(queue), bound, fields)
+            fields = {}
+        fields |= own
+    return calls + _adding(keys.task_stats(queue), bound, fields)
+
+
+def _spread(name: str, values: Mapping[int, int]) -> dict[str, int]:
+    """Returns the fields of a distribution of these values."""
+    if not values:
+        return {}
+    found = Distribution()
+    found.add(values)
+    fields = {f"{name}:count": found.count, f"{name}:sum": found.sum, f"{name}:max": found.max}
+    return fields | {f"{name}:{bucket}": count for bucket, count in found.buckets.items()}
+
+
+def _adding(key: bytes, bound: int, fields: Mapping[str, int]) -> list[Call[Any]]:
     flat: list[Arg] = [part for pair in fields.items() for part in pair]
     return [
-        scripts.add_stats((keys.stats(queue),), numbers=flat[first : first + 2 * _MOST])
+        scripts.add_stats((key,), most=bound, numbers=flat[first : first + 2 * _MOST])
         for first in range(0, len(flat), 2 * _MOST)
     ]
+
+
+@dataclass(slots=True)
+class TaskMeasures:
+    """What one process measured of a task: how long its done calls ran, and how many failed."""
+
+    ran_us: Counter[int] = field(default_factory=Counter)  # value -> how often
+    failed: int = 0
+
+
+async def read_task_stats(queue: str) -> dict[str, Measured]:
+    """Returns task -> what was measured, the busiest first: at most 200 tasks, and OTHER last."""
+    flat = await Command(b"HGETALL", keys.task_stats(queue))
+    found: dict[str, Measured] = {}
+    for name, value in zip(flat[::2], flat[1::2], strict=True):
+        match = _TASK_FIELD.fullmatch(name.decode("utf-8", "replace"))
+        if match is None:  # of another release
+            continue
+        one = found.setdefault(match[1], Measured())
+        kind, _, what = match[2].partition(":")
+        if kind == "failed":
+            one.counts["failed"] = int(value)
+        elif what.isdecimal():
+            one.ran.buckets[int(what)] = int(value)
+        elif what:
+            setattr(one.ran, what, int(value))
+    named = sorted((task for task in found if task != OTHER), key=lambda task: _busy(found, task))
+    shown = {task: found[task] for task in named[:MOST_TASKS]}
+    rest = [found[task] for task in (*named[MOST_TASKS:], OTHER) if task in found]
+    if rest:  # also tasks that were new at the same moment
+        shown[OTHER] = all_of(dict(enumerate(rest)))
+    return shown
 
 
 async def tally_timeout(queue: str, request_id: str) -> None:
@@ -413,6 +474,10 @@ async def read_stats(queue: str) -> dict[int, Measured]:
     return dict(sorted(found.items()))
 
 
+def _busy(found: Mapping[str, Measured], task: str) -> tuple[int, str]:
+    return -found[task].ran.count, task
+
+
 @lru_cache(maxsize=1 << 14)  # a dashboard reads the same names once a second
 def _parts(name: bytes) -> tuple[int, str, str | int]:
     """Returns the priority, the kind, and the bucket or another part of a distribution."""
@@ -422,7 +487,9 @@ def _parts(name: bytes) -> tuple[int, str, str | int]:
 
 async def forget_stats(queue: str) -> Any:
     """Deletes all measurements of the queue."""
-    return await Command(b"DEL", keys.stats(queue))
+    return await Batch(
+        [Command(b"DEL", keys.stats(queue)), Command(b"DEL", keys.task_stats(queue))]
+    )
 
 
 def all_of(found: Mapping[int, Measured]) -> Measured:

@@ -9,12 +9,13 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from fairlane.common.task_names import read_tasks
 from fairlane.errors import FairlaneError
 from fairlane.model import ENDED_STATES
 from fairlane.operations.backlog import WaitingRow, backlog_of, endings_of, newest_ended
 from fairlane.operations.estimate import FIELDS, bounded, more_of
 from fairlane.operations.find import list_workers
-from fairlane.operations.lease import read_stats
+from fairlane.operations.lease import read_stats, read_task_stats
 from fairlane.operations.limit_keys import KeyRoom
 from fairlane.operations.pause import QueuePause, read_until
 from fairlane.operations.rates import parse_queue_rate
@@ -128,9 +129,9 @@ class Snapshot:
     count all requests. `lanes` has the priorities with a token or a request. `delayed` tokens
     are due later, `stale` ones can start nothing. `workers` are rows for `worker_totals`; `took` is
     what some of them took last, worker -> requests. `measured` is what workers have measured since
-    the first sub-request, by priority. `ended` is the length of the completion log. `rate` is the
-    queue's, in words. If the queue has no bound, `max_waiting` and `admitted`, which counts for it,
-    are None.
+    the first sub-request, by priority, and `tasks` by task. `ended` is the length of the completion
+    log. `rate` is the queue's, in words. If the queue has no bound, `max_waiting` and `admitted`,
+    which counts for it, are None.
     """
 
     queue: str
@@ -154,6 +155,7 @@ class Snapshot:
     workers: list[WorkerState]
     took: dict[str, list[str]]
     measured: dict[int, Measured]
+    tasks: dict[str, Measured]
     servers: ServerStates
     shards: tuple[int, ...]
 
@@ -179,7 +181,7 @@ MOST_REQUESTS = 500
 MOST_TOOK = 100  # workers whose last tokens are read
 _MOST_PART = MOST_REQUESTS // 3  # of each kind, if there are more requests
 _SHOWN_TOOK = 8  # requests of one worker
-_FIELDS = (*FIELDS, "cancelled", "tenant", "tags")
+_FIELDS = (*FIELDS, "cancelled", "tenant", "tags", "task", "redact")
 
 
 class Sample(NamedTuple):
@@ -258,6 +260,8 @@ def _request(row: OpenFields) -> RequestCounts:
         opens_ms=number("opens") or None,
         tags=tuple(filter(None, fields["tags"].split(","))),
         tenant=fields["tenant"] or None,
+        tasks=read_tasks(fields["task"], number("total")),
+        redact=tuple(filter(None, fields["redact"].split(","))),
     )
 
 
@@ -393,6 +397,7 @@ async def snapshot(queue: str) -> Snapshot:
         workers=page.workers,
         took=took,
         measured=await read_stats(queue),
+        tasks=await read_task_stats(queue),
         servers=await read_servers(),
         shards=spread.present.numbers,
     )

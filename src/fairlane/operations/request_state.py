@@ -7,8 +7,10 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from fairlane.common.rate import parse_rates
+from fairlane.common.task_names import read_tasks
 from fairlane.errors import not_found
 from fairlane.model import ending_words
+from fairlane.operations.call_words import with_calls
 from fairlane.options import read_limits
 from fairlane.protocol import keys, request_hash
 from fairlane.protocol.request_hash import as_text, unpacked
@@ -135,6 +137,8 @@ def _counts_in(request_id: str, detail: dict[str, str], held: int) -> dict[str, 
         "reason": get("reason") or None,
         "tags": tuple(filter(None, get("tags", "").split(","))),
         "tenant": get("tenant") or None,
+        "tasks": read_tasks(get("task", ""), total),
+        "redact": tuple(filter(None, get("redact", "").split(","))),
     }
 
 
@@ -186,7 +190,7 @@ async def full_progress(request_id: str) -> tuple[Progress, int]:
 
     Raises RequestNotFound.
     """
-    found = await progress(request_id)
+    (found,) = await with_calls([await progress(request_id)])
     held = await read_holders(request_id)
     waiting, due_ms = await waiting_retries(request_id)
     workers = [*dict.fromkeys(one.worker for one in held)]

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from fairlane.common.fingerprint import read_failure
 from fairlane.common.text import join_names, plural, when
 from fairlane.errors import InvalidArgument, not_found
+from fairlane.operations.call_words import with_calls
 from fairlane.operations.estimate import (
     Capacity,
     Neighbours,
@@ -363,7 +364,7 @@ async def why(request_id: str) -> WhyWaiting:
     facts = await read_request(request_id)
     if facts is None:
         raise not_found(request_id)
-    progress = facts.progress
+    (progress,) = await with_calls([facts.progress])
     if progress.ended:
         return WhyWaiting(progress, [], {}, None, Estimate(why_not="it has ended"), facts.now_ms)
     queue = await read_queue(progress.queue)

@@ -152,6 +152,16 @@ def request_hash(request_id: str) -> bytes:
     return f"req:{{{request_id}}}".encode()
 
 
+def bodies(request_id: str) -> bytes:
+    """`sub:{id}`: waiting and leased sub-requests."""
+    return request_keys(request_id)[0]
+
+
+def few(request_id: str) -> bytes:
+    """`few:{id}`: the sub-requests of a small request, at most about 1 KiB."""
+    return request_keys(request_id)[8]
+
+
 def leases(request_id: str) -> bytes:
     """`lease:{id}`: held permits and their deadlines."""
     return request_keys(request_id)[4]
@@ -396,6 +406,11 @@ def is_wake(key: bytes) -> bool:
 def stats(queue: str) -> bytes:
     """Hash: what the workers measured, by priority."""
     return _dispatch(queue, "stats")
+
+
+def task_stats(queue: str) -> bytes:
+    """Hash: what the workers measured, by task."""
+    return _dispatch(queue, "tasks")
 
 
 def bound(queue: str) -> tuple[bytes, bytes]:

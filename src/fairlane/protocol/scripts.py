@@ -103,9 +103,9 @@ def acquire(
     )
 
 
-def add_stats(keys: Sequence[bytes], *, numbers: Iterable[Arg] = ()) -> Call[int]:
-    """Adds what one worker process measured to the queue's statistics."""
-    return _call("add_stats", keys, (*numbers,), _plain)
+def add_stats(keys: Sequence[bytes], *, most: Arg, numbers: Iterable[Arg] = ()) -> Call[int]:
+    """Adds what one worker process measured to statistics of the queue."""
+    return _call("add_stats", keys, (most, *numbers), _plain)
 
 
 def add_turns(keys: Sequence[bytes], *, lane: Arg, tokens: Iterable[Arg] = ()) -> Call[int]:

@@ -7,7 +7,6 @@ import contextlib
 import inspect
 import logging
 import os
-import re
 import threading
 import weakref
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Iterator
@@ -28,6 +27,7 @@ from typing import (
 
 from fairlane import aio, settings
 from fairlane.common.context_variables import run_in
+from fairlane.common.task_names import check_task
 from fairlane.common.text import plural
 from fairlane.errors import InvalidArgument, type_of
 from fairlane.operations.schedules import (
@@ -38,10 +38,11 @@ from fairlane.operations.schedules import (
     define,
     register,
 )
+from fairlane.options import read_option
 from fairlane.protocol.keys import check_name
 from fairlane.queue import Queue
 from fairlane.tasks.codec import codec_named
-from fairlane.tasks.options import of_request, task_options
+from fairlane.tasks.options import hiding, of_request, task_options
 from fairlane.tasks.signature import TaskSignature
 from fairlane.tasks.task import Task
 
@@ -258,7 +259,6 @@ Awaited = Coroutine[Any, Any, R]
 H = TypeVar("H", bound=Hook)
 D = TypeVar("D", bound=DeadHook)
 M = TypeVar("M", bound=Middleware)
-_NAME = re.compile(r"[^\x00-\x1f\x7f]{1,200}")
 _UNKNOWN = ("wait", "dead")
 
 
@@ -291,7 +291,8 @@ class App:
     connects before the first submission. `encoding` is "json" or "msgpack". `unknown_tasks` is what
     workers of this app do with a call that they cannot make, because they lack its task or its
     arguments do not fit: "wait" gives the sub-request back uncharged, until another worker can make
-    the call, for three days at most, and "dead" makes it dead. Raises InvalidArgument.
+    the call, for three days at most, and "dead" makes it dead. `redact` are fields of arguments and
+    results that views and logs hide, of every task. Raises InvalidArgument.
     """
 
     fairlane_remedy = "run rq-worker --app MODULE:APP"
@@ -303,6 +304,7 @@ class App:
         *,
         encoding: Literal["json", "msgpack"] = "json",
         unknown_tasks: Literal["wait", "dead"] = "wait",
+        redact: str | Iterable[str] = (),
     ) -> None:
         self.name = check_name("queue", name)
         self.codec = codec_named(encoding)
@@ -311,6 +313,7 @@ class App:
                 f"unknown_tasks {unknown_tasks!r} is not valid: write {' or '.join(_UNKNOWN)}"
             )
         self.unknown_tasks = unknown_tasks
+        self.redact: tuple[str, ...] = read_option("redact", redact)
         self.url = url
         self.tasks: dict[str, Task[..., Any, Any]] = {}
         self.schedules: dict[str, Definition] = {}
@@ -364,10 +367,7 @@ class App:
                 f"task {called} is a generator function: a task returns its result"
             )
         name = called if name is None else name
-        if not isinstance(name, str) or not _NAME.fullmatch(name):
-            raise InvalidArgument(
-                f"task name {name!r} is not valid: 1 to 200 printable characters are expected"
-            )
+        check_task(name)
         if name in self.tasks:
             raise InvalidArgument(
                 f"task {name} is registered already, in module "
@@ -375,7 +375,8 @@ class App:
             )
         signature = TaskSignature(name, function)
         found, keys = task_options(signature, options)
-        task: Task[..., Any, Any] = Task(self, function, signature, found, keys)
+        chosen = hiding(found, self.redact)
+        task: Task[..., Any, Any] = Task(self, function, signature, chosen, keys)
         self.tasks[name] = task
         return task
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import secrets
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple, Unpack
@@ -16,7 +17,7 @@ from fairlane.operations.flows import CONTINUE, MAX_CHILDREN, MAX_GATHERED, STOP
 from fairlane.operations.hand_over import Wrap
 from fairlane.options import check_limits, read_limits
 from fairlane.tasks.keys import merged_keys
-from fairlane.tasks.options import group_options, of_request
+from fairlane.tasks.options import group_options, hiding, of_request
 from fairlane.tasks.result_reader import ResultReader, value_of
 
 if TYPE_CHECKING:
@@ -113,7 +114,7 @@ class _Plan:
         name = own.name if len(links) == 1 else _GROUP
         options = _options_of(links, {})
         self.max_wait = options.get("max_wait", 0.0)
-        options = _step_options(own.name, options)
+        options = {**_step_options(own.name, options), "task": _tasks_of(links)}
         self.flow = self.flow.step(self._name(name), on_dead=self._on_dead, **options)
         self.links.append(links)
 
@@ -271,6 +272,7 @@ class Group:
         app, named = self.links[0].task.app, group_options(dict(options))
         chosen = _options_of(self.links, named)
         bodies = [link.body(app.codec) for link in self.links]
+        chosen["task"] = _tasks_of(self.links)
         return GroupRun(app.queue.submit_request(bodies, **chosen), self.links, app.codec)
 
     def check_app(self) -> None:
@@ -281,6 +283,12 @@ class Group:
                     f"task {link.task.name} is of another app: the calls of a group are one "
                     "request, and have one app"
                 )
+
+
+def _tasks_of(links: tuple[Link, ...]) -> str | dict[str, int]:
+    """Returns the task of the calls, or task -> how many of them are of it."""
+    counts = Counter(link.task.name for link in links)
+    return counts if len(counts) > 1 else links[0].task.name
 
 
 def _step_options(task: str, options: dict[str, Any]) -> dict[str, Any]:
@@ -308,7 +316,7 @@ def _options_of(links: tuple[Link, ...], named: dict[str, Any]) -> dict[str, Any
     for link in links:
         for option in {**first.options, **link.task.options}:
             one, other = first.options.get(option), link.task.options.get(option)
-            if one != other and option not in named:
+            if one != other and option not in {*named, "redact", "task"}:
                 called = "batch_limit" if option == "limit" else option
                 raise InvalidArgument(
                     f"{_both(first, link.task)} of a group differ in {called}: a group is one "
@@ -318,7 +326,8 @@ def _options_of(links: tuple[Link, ...], named: dict[str, Any]) -> dict[str, Any
     keys = _keys_of(links, named)
     limit = max((link.task.keys.limit for link in links), default=0)
     found = {**({"limit": max(limit, settings.DEFAULT_LIMIT)} if limit else {}), **first.options}
-    return {**found, **named, **({"limits": keys} if keys else {})}
+    fields = [field for link in links for field in link.task.options.get("redact", ())]
+    return hiding({**found, **named, **({"limits": keys} if keys else {})}, fields)
 
 
 def _keys_of(links: tuple[Link, ...], named: dict[str, Any]) -> Limits:

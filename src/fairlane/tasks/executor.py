@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, Unpack, overload
 
 from fairlane import settings
 from fairlane.common import clock
+from fairlane.common.task_names import some_tasks
 from fairlane.errors import (
     ArgumentsRefused,
     FairlaneError,
@@ -35,7 +36,7 @@ from fairlane.options_table import BY_NAME
 from fairlane.protocol import keys
 from fairlane.tasks.app import App, check_apps
 from fairlane.tasks.keys import merged_keys
-from fairlane.tasks.options import executor_options
+from fairlane.tasks.options import executor_options, hiding
 from fairlane.tasks.result_reader import ResultReader
 from fairlane.tasks.task import Task
 from fairlane.tracing import creating, sending_created
@@ -250,12 +251,12 @@ class CallStream:
     ) -> None:
         """Sends calls to one request until it is sealed, and returns when all have ended."""
         now = self._now
+        # Later calls may be of other tasks: the names are those of the first calls.
+        policy = replace(self._policy, task=some_tasks(call.signature.task for call in first))
         try:
             with self._sending(first, 0):
                 request = queue.driver.run(
-                    open_request(
-                        now.id, self._policy, [call.body for call in first], self._max_wait_s
-                    )
+                    open_request(now.id, policy, [call.body for call in first], self._max_wait_s)
                 )
         except (QueueFull, RedisFull) as error:
             self._refuse(first, error)
@@ -509,6 +510,8 @@ class Executor(concurrent.futures.Executor):
         policy = executor_options(dict(options))
         if max_workers is not None:
             policy["limit"] = _limit_of(max_workers)
+        fields = [one for task in app.tasks.values() for one in task.options.get("redact", ())]
+        policy = hiding(policy, (*app.redact, *fields))
         self._max_wait_s = policy.pop("max_wait", 0.0)
         self._named = frozenset(policy)
         if "rate" in policy:  # also of the next request

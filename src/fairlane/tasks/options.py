@@ -11,7 +11,7 @@ from fairlane.options_table import BY_NAME, SUBMISSION, options_of
 from fairlane.tasks.keys import TaskKeys
 
 if TYPE_CHECKING:
-    from collections.abc import Collection
+    from collections.abc import Collection, Iterable
 
     from fairlane.tasks.signature import TaskSignature
 
@@ -64,6 +64,12 @@ def _refuse_limit(what: str, given: dict[str, Any], remedy: str) -> None:
 def of_request(options: dict[str, Any]) -> dict[str, Any]:
     """Returns the options that a request keeps, without those of its submission."""
     return {name: value for name, value in options.items() if name not in _OF_SUBMISSION}
+
+
+def hiding(options: dict[str, Any], fields: Iterable[str]) -> dict[str, Any]:
+    """Returns the options with these fields among those that views and logs hide."""
+    every = tuple(dict.fromkeys((*options.get("redact", ()), *fields)))
+    return {**options, "redact": every} if every else options
 
 
 def executor_options(given: dict[str, Any]) -> dict[str, Any]:

@@ -20,6 +20,7 @@ from msgspec.structs import asdict
 
 from fairlane import settings
 from fairlane.errors import FairlaneError, HandlerNotFound, InvalidArgument, type_of
+from fairlane.operations.call_words import hide_values
 from fairlane.queue import Queue
 from fairlane.tasks.app import (
     App,
@@ -69,6 +70,7 @@ class _Callee:
     hooks: Hooks
     has_hooks: bool
     is_bare: bool  # it takes only its arguments: no context, no hook, and no loop
+    redact: tuple[str, ...]  # fields that views and logs hide
 
     @classmethod
     def of(cls, task: Task[..., Any, Any]) -> _Callee:
@@ -77,7 +79,8 @@ class _Callee:
         is_async = asyncio.iscoroutinefunction(task.function)
         has_hooks = bool(hooks.around or hooks.dead)
         is_bare = signature.takes_names and not has_hooks and not is_async
-        return cls(signature, task.function, is_async, hooks, has_hooks, is_bare)
+        redact = tuple(task.options.get("redact", ()))
+        return cls(signature, task.function, is_async, hooks, has_hooks, is_bare, redact)
 
 
 class _BodyReader(NamedTuple):
@@ -137,6 +140,7 @@ class TaskCalls:
         chosen = self.is_async if is_async is None else is_async
         found: Any = acall if chosen else bare if is_bare else call
         found.fairlane_task_of = self._task_of
+        found.fairlane_hide = self._hide
         found.fairlane_trace_of = self._trace_of
         found.fairlane_lifespan = Lifespan(self._start, self._stop, self._astart, self._astop)
         return found
@@ -145,6 +149,14 @@ class TaskCalls:
         """Returns the name of the task that a body calls; "" if it calls none of these."""
         parts = _parts_of(body)
         return parts.task if parts is not None and parts.task in self._tasks else ""
+
+    def _hide(self, body: bytes, text: str) -> str:
+        """Returns the text of an error without the values of arguments that its task hides."""
+        parts = _parts_of(body)
+        callee = None if parts is None else self._tasks.get(parts.task)
+        if callee is None or not callee.redact:
+            return text
+        return hide_values(text, body, callee.redact)
 
     def _trace_of(self, body: bytes) -> str:
         """Returns the trace in the body of a call; "" if it has none."""

@@ -9,7 +9,7 @@ from fairlane.errors import ArgumentsRefused, type_of
 from fairlane.tasks.async_batch import AsyncBatch, AsyncSubmitted
 from fairlane.tasks.batch import Batch, Submitted
 from fairlane.tasks.chain import Link
-from fairlane.tasks.options import call_options
+from fairlane.tasks.options import call_options, hiding
 from fairlane.tasks.result_reader import ResultReader
 from fairlane.worker.handlers import Context
 
@@ -49,6 +49,7 @@ class Task(Generic[P, R, C]):
         self.app, self.function, self.signature = app, function, signature
         self.name = signature.task
         self._options, self.keys = options, keys
+        self._sent = {**options, "task": self.name}  # of each of its requests
         self.__doc__, self.__wrapped__ = function.__doc__, function
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> C:
@@ -68,7 +69,9 @@ class Task(Generic[P, R, C]):
         Raises ArgumentsRefused and InvalidArgument.
         """
         found, keys = call_options(self.keys, dict(options))
-        return Task(self.app, self.function, self.signature, {**self._options, **found}, keys)
+        chosen = {**self._options, **found}
+        chosen = hiding(chosen, self._options.get("redact", ()))  # what is hidden stays so
+        return Task(self.app, self.function, self.signature, chosen, keys)
 
     @property
     def options(self) -> dict[str, Any]:
@@ -81,9 +84,9 @@ class Task(Generic[P, R, C]):
         A request may use as many workers as its task allows, unless it has a limit of its own.
         """
         if not keys:
-            return self._options
+            return self._sent
         limit = {"limit": self.keys.limit} if self.keys.limit else {}
-        return {**limit, **self._options, "limits": keys}
+        return {**limit, **self._sent, "limits": keys}
 
     def encode_call(self, *args: P.args, **kwargs: P.kwargs) -> bytes:
         """Returns the body of one call. Raises ArgumentsRefused."""

@@ -120,7 +120,9 @@ class WatchedHandler:
     def shape(self) -> Shape:
         """Returns how a Runner calls it."""
         own = shape_of(self._handler)
-        return replace(shape_of(self._call), task_of=own.task_of, trace_of=own.trace_of)
+        return replace(
+            shape_of(self._call), task_of=own.task_of, trace_of=own.trace_of, hide=own.hide
+        )
 
     def start(self) -> None:
         """Runs the hooks of a process's start."""

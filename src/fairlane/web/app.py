@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import math
 from collections import Counter
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Generic, TypeVar
+from typing import TYPE_CHECKING, Any
 
 from starlette.applications import Starlette
 from starlette.datastructures import MutableHeaders
@@ -42,11 +41,11 @@ from fairlane.web.live import Broadcast, Examination
 from fairlane.web.openapi import endpoints_for
 from fairlane.web.route import Endpoint, routes_of
 from fairlane.web.trail import Tally, keep_trail
-from fairlane.web.waiting import Follower, SharedResultsReader, TakeLine
+from fairlane.web.waiting import Follower, Recent, SharedResultsReader, TakeLine
 from fairlane.web.webhooks import Deliverer
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+    from collections.abc import AsyncIterator, Callable, Iterator
 
     from starlette.requests import Request as Call
     from starlette.responses import Response
@@ -56,54 +55,16 @@ if TYPE_CHECKING:
     from fairlane.aio.request import Request
     from fairlane.operations.observe import Snapshot
     from fairlane.protocol.steps import Operation
-    from fairlane.records import KeyPage, Progress, QueueErrors
+    from fairlane.records import KeyPage, Progress
     from fairlane.web.access import CallRates, TokenFile
 
 
-T = TypeVar("T")
-RECENT_S = 0.9  # less than the second between two looks of the dashboard's poller
 WHY_KEEP_S = 5.0  # it reads the lanes
-FAILURES_REST_S = 15.0  # it reads up to 100,000 dead sub-requests
 KEYS_KEEP_S = 3.0  # it reads the line of each key
 KEYS_SHARED = 100
 WITHDRAW_AGAIN_S = 1.0
 MAX_HELD = 128 << 20  # bytes that the calls of one caller have sent and that are in memory
 MAX_LONG_CALLS = 500  # of one token: streams, uploads, and calls that wait for work
-
-
-class Recent(Generic[T]):
-    """A value that concurrent callers read together, and that is used again for a moment.
-
-    So the load of Redis does not grow with the number of callers. It is used until `keep_s` seconds
-    after its read began, and `rest_s` after it ended, however long the read takes.
-    """
-
-    def __init__(
-        self, read: Callable[[], Awaitable[T]], *, keep_s: float = RECENT_S, rest_s: float = 0.0
-    ) -> None:
-        self._read, self._keep_s, self._rest_s = read, keep_s, rest_s
-        self._forgotten = 0
-        self._lock = asyncio.Lock()
-        self._value: T | None = None
-        self._until = -math.inf
-
-    async def get(self) -> T:
-        """Returns the value, which is read if it is too old; raises what `read` raises."""
-        async with self._lock:
-            began = clock.mono_s()
-            if self._value is None or began >= self._until:
-                self._value = None
-                forgotten = self._forgotten
-                self._value = await self._read()
-                if forgotten == self._forgotten:
-                    until = max(began + self._keep_s, clock.mono_s() + self._rest_s)
-                    self._until = until
-            return self._value
-
-    def forget(self) -> None:
-        """Lets the next caller read anew, because what is read was changed."""
-        self._forgotten += 1
-        self._until = -math.inf
 
 
 class Watched:
@@ -149,7 +110,7 @@ class Site:
     follower: Follower = field(default_factory=Follower)
     examination: Examination = field(default_factory=Examination)
     snapshots: Recent[Snapshot] = field(init=False)
-    failures: Recent[QueueErrors] = field(init=False)
+    failures: failures.SharedFailures = field(init=False)
     readiness: Recent[bool] = field(init=False)
     key_page: Recent[KeyPage] = field(init=False)
     demand: SharedDemand = field(init=False)
@@ -166,7 +127,7 @@ class Site:
 
     def __post_init__(self) -> None:
         self.snapshots = Recent(self.queue.snapshot)
-        self.failures = Recent(self.queue.errors, rest_s=FAILURES_REST_S)
+        self.failures = failures.SharedFailures(self.queue)
         self.demand = SharedDemand(self.snapshots.get, self.queue.demand)
         self.tally = Tally(self.queue)
         self.live = Broadcast(self.snapshots.get)

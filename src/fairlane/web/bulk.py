@@ -24,11 +24,19 @@ if TYPE_CHECKING:
 _LISTED = 1_000  # ids, and errors, of an answer
 MOST_IDS = 10_000  # of one call: they are checked before the first one is read
 _MOST = 100_000  # requests of one call, by a filter
+# What chooses dead sub-requests, by its name in the library.
+_DEAD = {
+    "fingerprints": "fingerprint",
+    "tasks": "task",
+    "error": "error",
+    "since": "since",
+    "until": "until",
+}
 _ALLOWED = {
     "cancel": {"reason"},
     "set": set(Changes.__struct_fields__),
-    "requeue_dead": {"fingerprints"},
-    "drop_dead": {"fingerprints"},
+    "requeue_dead": {*_DEAD},
+    "drop_dead": {*_DEAD},
     "delete": {"cancel_first"},
 }  # what an action takes; the others take nothing
 
@@ -40,8 +48,9 @@ class Bulk(Changes, kw_only=True, forbid_unknown_fields=True):
     """A change of the requests that `filter` accepts, of `ids`, or of `everything` in the queue.
 
     `dry_run` counts them. Without it `expected` is required: if more requests match, nothing is
-    changed. `cancel` takes `reason`, `requeue_dead` and `drop_dead` take `fingerprints`, and
-    `delete` takes `cancel_first`. `set` takes what PATCH of a request takes.
+    changed. `cancel` takes `reason`, `requeue_dead` and `drop_dead` take the filters of dead
+    sub-requests (`fingerprints`, `tasks`, `error`, `since`, `until`), and `delete` takes
+    `cancel_first`. `set` takes what PATCH of a request takes.
     """
 
     action: Literal["cancel", "pause", "resume", "set", "requeue_dead", "drop_dead", "delete"]
@@ -52,6 +61,10 @@ class Bulk(Changes, kw_only=True, forbid_unknown_fields=True):
     expected: Annotated[int, msgspec.Meta(ge=0)] | UnsetType = UNSET
     reason: str | UnsetType = UNSET
     fingerprints: Few | UnsetType = UNSET
+    tasks: Few | UnsetType = UNSET
+    error: str | UnsetType = UNSET
+    since: str | UnsetType = UNSET
+    until: str | UnsetType = UNSET
     cancel_first: bool | UnsetType = UNSET
 
 
@@ -109,7 +122,7 @@ async def _changed(site: Site, given: Bulk, selected: Selection) -> BulkReport:
 
 def _change(given: Bulk) -> Change:
     """Returns the checked change. Raises Refusal, InvalidArgument."""
-    options = {*Changes.__struct_fields__, "reason", "fingerprints", "cancel_first"}
+    options = {*Changes.__struct_fields__, *_DEAD, "reason", "cancel_first"}
     allowed = _ALLOWED.get(given.action, set())
     named = {name for name in options if getattr(given, name) is not UNSET}
     if extra := sorted(named - allowed):
@@ -123,7 +136,7 @@ def _change(given: Bulk) -> Change:
             return Change.set(**values)
         case "requeue_dead" | "drop_dead":
             make = Change.drop_dead if given.action == "drop_dead" else Change.requeue_dead
-            return make(fingerprint=values.get("fingerprints"))
+            return make(**{_DEAD[name]: value for name, value in values.items()})
         case "delete":
             return Change.delete(cancel=values.get("cancel_first", False))
         case "pause":

@@ -41,6 +41,7 @@ STATES = ("active", "paused", "cancelling", "expiring")  # of an unfinished requ
 _WAITED_BITS = (0, *range(2, 26, 2))  # of ms: 3 ms to 4.7 hours
 _RAN_BITS = tuple(range(6, 34, 2))  # of microseconds: 63 us to 72 minutes
 Values = dict[str, float]
+_TASK = ["queue", *defined.TASK_DONE.labels]
 
 
 def absent(queue: str) -> Iterator[Metric]:
@@ -70,6 +71,7 @@ def families(found: Snapshot, demand: Demand) -> Iterator[Metric]:
     yield _labelled(defined.WORKERS, found.queue, workers)
     yield from _by_band(found, demand)
     yield from _measured(found.queue, found.measured)
+    yield from _by_task(found.queue, found.tasks)
     nodes = [one for one in found.servers.nodes if not one.error]
     for metric, memory in (
         (defined.MEMORY, {one.node or SINGLE: one.used for one in nodes}),
@@ -116,6 +118,19 @@ def _measured(queue: str, measured: Mapping[int, Measured]) -> Iterator[Metric]:
         for band, found in sorted(bands.items()):
             family.add_metric([queue, band], sum(one.counts.get(name, 0) for one in found))
         yield family
+
+
+def _by_task(queue: str, tasks: Mapping[str, Measured]) -> Iterator[Metric]:
+    done = CounterMetricFamily(defined.TASK_DONE.family, defined.TASK_DONE.help, labels=_TASK)
+    failed = CounterMetricFamily(defined.TASK_FAILED.family, defined.TASK_FAILED.help, labels=_TASK)
+    seconds = CounterMetricFamily(
+        defined.TASK_SECONDS.family, defined.TASK_SECONDS.help, labels=_TASK
+    )
+    for task, one in tasks.items():
+        done.add_metric([queue, task], one.ran.count)
+        failed.add_metric([queue, task], one.counts["failed"])
+        seconds.add_metric([queue, task], one.ran.sum / 1e6)
+    yield from (done, failed, seconds)
 
 
 def _histogram(

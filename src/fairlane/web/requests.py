@@ -12,6 +12,7 @@ from starlette.responses import Response
 from fairlane.common.chunking import chunks_async
 from fairlane.errors import RedisUnreachable, RequestNotFound
 from fairlane.operations.audit_trail import begin
+from fairlane.operations.call_words import with_calls
 from fairlane.operations.change import Change, set_one
 from fairlane.operations.schedules import is_of_tick
 from fairlane.operations.submit import submit
@@ -186,6 +187,7 @@ async def list_requests(site: Site, call: Call) -> Response:
 async def show(site: Site, call: Call) -> Response:
     """Returns the counts and the settings of a request now."""
     _, progress = await own_request(site, call)
+    (progress,) = await site.queue.driver.run(with_calls([progress]))
     return answer(shown(progress, shows_by="operate" in caller_of(call).scopes))
 
 

@@ -11,11 +11,11 @@ from fairlane.operations.completion import LogReader, last_completion
 from fairlane.records import Completion
 from fairlane.web.answers import EVENTS, NDJSON, Refusal, event_stream, line_stream, wants_events
 from fairlane.web.requests import READ
-from fairlane.web.route import Endpoint, own_request, query
+from fairlane.web.route import Endpoint, caller_of, own_request, query
 from fairlane.web.schemas import ResultLine, ResultOrder, Since, result_of
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator
+    from collections.abc import AsyncGenerator, Sequence
 
     from starlette.requests import Request as Call
     from starlette.responses import Response
@@ -39,17 +39,24 @@ async def results(site: Site, call: Call) -> Response:
     An event's id is the index in input order, else how many results came before it. With
     Last-Event-ID the stream continues at the next result.
     """
-    order = query(call, ResultOrder).order
+    wanted = query(call, ResultOrder)
+    order = wanted.order
     if order not in ORDERS:
         raise Refusal(422, f"order {order!r} is not valid: write {' or '.join(ORDERS)}")
-    request, _ = await own_request(site, call)
+    request, progress = await own_request(site, call)
+    caller = caller_of(call)
+    is_own = progress.by is not None and progress.by == caller.id
+    if wanted.reveal and not is_own and "operate" not in caller.scopes:
+        detail = "reveal is for the token that submitted the request, and for the scope operate"
+        raise Refusal(403, detail)
+    hidden = () if wanted.reveal else progress.redact
     after = -1
     if given := call.headers.get("last-event-id"):
         if not _INDEX.fullmatch(given):
             shown = given[:_SHOWN]
             raise Refusal(422, f"Last-Event-ID {shown!r} is no id of a result: give the last one")
         after = int(given)
-    source = _results(site.results.results(request.id, order), order, after)
+    source = _results(site.results.results(request.id, order), order, after, hidden)
     if wants_events(call):
         places = itertools.count(after + 1)
         by_index = order == "input"
@@ -60,7 +67,7 @@ async def results(site: Site, call: Call) -> Response:
 
 
 async def _results(
-    found: AsyncGenerator[Result, None], order: str, after: int
+    found: AsyncGenerator[Result, None], order: str, after: int, hidden: Sequence[str]
 ) -> AsyncGenerator[ResultLine, None]:
     """Yields the results behind the place `after`: their order never changes."""
     place = -1
@@ -68,7 +75,7 @@ async def _results(
         async for one in found:
             place = one.index if order == "input" else place + 1
             if place > after:
-                yield result_of(one)
+                yield result_of(one, hidden)
 
 
 _ONE = "/v1/requests/{id}"
@@ -76,7 +83,7 @@ ENDPOINTS = (
     Endpoint(
         method="GET", path=f"{_ONE}/results", handle=results, group="Results", scopes=READ,
         summary="Read the results while the request runs", query=ResultOrder, gives=ResultLine,
-        streams=(NDJSON, EVENTS), refuses=(404, 422),
+        streams=(NDJSON, EVENTS), refuses=(403, 404, 422),
     ),
 )  # fmt: skip
 

@@ -11,6 +11,7 @@ import msgspec
 from msgspec import UNSET, UnsetType
 
 from fairlane import options_table, settings
+from fairlane.operations.call_words import call_words, hide
 from fairlane.options_table import (
     BY_NAME,
     CHOICE,
@@ -20,6 +21,7 @@ from fairlane.options_table import (
     LIMITS,
     NAMES,
     PAUSE,
+    TASKS,
     WHOLE,
     Option,
     options_of,
@@ -28,7 +30,7 @@ from fairlane.web.answers import Refusal
 from fairlane.web.route import MOST_ITEMS
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Collection, Iterable
 
     from fairlane.aio.taken import AsyncTaken
     from fairlane.records import DeadSubRequest, Progress, Result
@@ -73,6 +75,7 @@ _TYPES: dict[str, Any] = {
     FLAG: bool,
     KEY: bool,
     LIMITS: dict[str, int],
+    TASKS: str | Few | dict[str, int],
 }
 
 
@@ -150,15 +153,16 @@ def shown(found: Progress, *, shows_by: bool) -> Progress:
 
 
 class RequestFields(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
-    """Which requests; states, priorities, tags and tenants may be repeated.
+    """Which requests; states, priorities, tags, tenants and tasks may be repeated.
 
-    A request must have all tags, and one of the states, priorities and tenants.
+    A request must have all tags, and one of the states, priorities, tenants and tasks.
     """
 
     state: Few | UnsetType = UNSET
     priority: Annotated[list[int], msgspec.Meta(max_length=1_000)] | UnsetType = UNSET
     tag: Few | UnsetType = UNSET
     tenant: Few | UnsetType = UNSET
+    task: Few | UnsetType = UNSET
     id_prefix: str | UnsetType = UNSET
     older_s: float | UnsetType = UNSET
     newer_s: float | UnsetType = UNSET
@@ -169,11 +173,17 @@ class RequestFields(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
         return {_FILTERS.get(name, name): one for name, one in found.items() if one is not UNSET}
 
 
-_FILTERS = {"state": "states", "priority": "priorities", "tag": "tags", "tenant": "tenants"}
+_FILTERS = {
+    "state": "states",
+    "priority": "priorities",
+    "tag": "tags",
+    "tenant": "tenants",
+    "task": "tasks",
+}
 
 
 class Filters(RequestFields, kw_only=True, forbid_unknown_fields=True):
-    """Which requests a list shows; states, priorities, tags and tenants may be repeated.
+    """Which requests a list shows; states, priorities, tags, tenants and tasks may be repeated.
 
     `sort` is priority, submitted, waiting or state, with - in front if descending. Unfinished
     requests always come before ended ones. If there is no `sort`, the most urgent unfinished
@@ -198,9 +208,14 @@ class Cancel(msgspec.Struct, forbid_unknown_fields=True):
 
 
 class ResultOrder(msgspec.Struct, forbid_unknown_fields=True):
-    """The order of results: "input", or "done" as they come."""
+    """The order of results: "input", or "done" as they come.
+
+    `reveal` also shows the fields that the request hides. It is for the token that has submitted
+    the request, and for the scope operate.
+    """
 
     order: str = "input"
+    reveal: bool = False
 
 
 class ResultLine(msgspec.Struct):
@@ -216,9 +231,9 @@ class ResultLine(msgspec.Struct):
     ran_ms: float
 
 
-def result_of(found: Result) -> ResultLine:
-    """Returns a result as JSON has it."""
-    body = None if found.body is None else from_bytes(found.body)
+def result_of(found: Result, hidden: Collection[str]) -> ResultLine:
+    """Returns a result as JSON has it, without the values of these fields."""
+    body = None if found.body is None else from_bytes(hide(found.body, hidden))
     return ResultLine(
         found.index, found.status, found.attempt, body, found.error, found.worker,
         found.waited_ms, found.ran_ms,
@@ -226,7 +241,10 @@ def result_of(found: Result) -> ResultLine:
 
 
 class DeadLine(msgspec.Struct):
-    """A dead sub-request. Equal failures have one `fingerprint`."""
+    """A dead sub-request. Equal failures have one `fingerprint`.
+
+    `task` is the task that it calls, and `call` its short form; null if it is no call.
+    """
 
     index: int
     attempt: int
@@ -236,13 +254,16 @@ class DeadLine(msgspec.Struct):
     body: Bytes
     fingerprint: str
     died_ms: int
+    task: str | None
+    call: str | None
 
 
-def dead_of(found: DeadSubRequest) -> DeadLine:
-    """Returns a dead sub-request as JSON has it."""
+def dead_of(found: DeadSubRequest, hidden: Collection[str]) -> DeadLine:
+    """Returns a dead sub-request as JSON has it, without the values of these fields."""
     return DeadLine(
         found.index, found.attempt, found.reason, found.error, found.worker,
-        from_bytes(found.body), found.fingerprint, found.died_ms,
+        from_bytes(hide(found.body, hidden)), found.fingerprint, found.died_ms, found.task or None,
+        call_words(found.body, hidden) or None,
     )  # fmt: skip
 
 

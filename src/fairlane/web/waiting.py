@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import math
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar
 
 from fairlane import settings
 from fairlane.common import clock
@@ -31,6 +32,49 @@ if TYPE_CHECKING:
 
     from fairlane.aio.queue import Queue
     from fairlane.records import Result
+
+
+# ------------------------------------------------------------------ recent
+# A value that is read once for many callers.
+
+
+T = TypeVar("T")
+RECENT_S = 0.9  # less than the second between two looks of the dashboard's poller
+
+
+class Recent(Generic[T]):
+    """A value that concurrent callers read together, and that is used again for a moment.
+
+    So the load of Redis does not grow with the number of callers. It is used until `keep_s` seconds
+    after its read began, and `rest_s` after it ended, however long the read takes.
+    """
+
+    def __init__(
+        self, read: Callable[[], Awaitable[T]], *, keep_s: float = RECENT_S, rest_s: float = 0.0
+    ) -> None:
+        self._read, self._keep_s, self._rest_s = read, keep_s, rest_s
+        self._forgotten = 0
+        self._lock = asyncio.Lock()
+        self._value: T | None = None
+        self._until = -math.inf
+
+    async def get(self) -> T:
+        """Returns the value, which is read if it is too old; raises what `read` raises."""
+        async with self._lock:
+            began = clock.mono_s()
+            if self._value is None or began >= self._until:
+                self._value = None
+                forgotten = self._forgotten
+                self._value = await self._read()
+                if forgotten == self._forgotten:
+                    until = max(began + self._keep_s, clock.mono_s() + self._rest_s)
+                    self._until = until
+            return self._value
+
+    def forget(self) -> None:
+        """Lets the next caller read anew, because what is read was changed."""
+        self._forgotten += 1
+        self._until = -math.inf
 
 
 # ------------------------------------------------------------------ follower
@@ -91,7 +135,6 @@ class Follower:
             self._changed.notify_all()
 
 
-T = TypeVar("T")
 Entries = list[tuple[bytes, list[bytes]]]
 LOOK_S = 1.0  # between two checks if a caller still waits
 MAX_TRIES = 16  # concurrent tries, because the first calls of a server need own connections

@@ -14,6 +14,7 @@ from collections.abc import Awaitable, Coroutine
 from contextlib import suppress
 from contextvars import copy_context
 from dataclasses import dataclass, field
+from functools import partial
 from time import perf_counter, perf_counter_ns
 from typing import TYPE_CHECKING, Any
 
@@ -95,7 +96,8 @@ class OutcomeBuilder:
     """Collects the outcome of one run, which began at `began` ns of the performance counter.
 
     `limit_s` is the time limit of a sync handler: its late calls run on. Failed attempts are
-    reported to `failures`. Each outcome is noted in the `journal`.
+    reported to `failures`. Each outcome is noted in the `journal`. `hide` takes the values that no
+    view may show out of the text of an error, given the body.
     """
 
     def __init__(
@@ -106,9 +108,10 @@ class OutcomeBuilder:
         limit_s: float = 0.0,
         failures: Failures | None = None,
         journal: Journal | None = None,
+        hide: Callable[[bytes, str], str] | None = None,
         record: LeaseRecord | None = None,
     ) -> None:
-        self._taken, self._record = taken, record
+        self._taken, self._hide, self._record = taken, hide, record
         self._journal = journal
         self._position = position
         self._began = began
@@ -244,6 +247,8 @@ class OutcomeBuilder:
             delay = round(after_s * 1000)
         status = b"g" if verdict == "release" else b"x"
         head = result_head(index, status, taken.attempt, waited, ran_us)
+        if self._hide is not None:  # before anything is stored, sent or logged
+            text = self._hide(entry[1][1], text)
         text = shortened(text, settings.MAX_ERROR)
         self._verdicts.append(Verdict(entry[0], verdict, delay, head, text))
         if self._journal is not None:
@@ -459,7 +464,8 @@ class _Calls:
                 outcome = self._outcome(error, perf_counter() - began)
                 span.set_attribute("fairlane.outcome", outcome)
                 kind = outcome if outcome in {"cancelled", "timeout"} else ""
-                tracing.note_error(span, error, kind)
+                hide = self._shape.hide and partial(self._shape.hide, entries[0][1][1])
+                tracing.note_error(span, error, kind, hide)
                 raise
             is_late = self._is_late(perf_counter() - began)
             span.set_attribute("fairlane.outcome", "timeout" if is_late else "done")
@@ -642,7 +648,8 @@ class Runner:
         """Calls a sync handler for the slice from `position` on, until it is time to settle."""
         now, limit_s = perf_counter_ns(), self._limit_s(taken)
         tally = OutcomeBuilder(
-            taken, position, now, limit_s, self._failures, self._journal, self.record
+            *(taken, position, now, limit_s, self._failures, self._journal),
+            *(self.shape.hide, self.record),
         )
         if self.shape.is_batch:
             return self._run_batch(taken, taken.entries[position:], tally)
@@ -673,7 +680,9 @@ class Runner:
     async def run_slice_async(self, taken: Slice, position: int) -> Outcome:
         """Does the same for an async handler."""
         now = perf_counter_ns()
-        tally = OutcomeBuilder(taken, position, now, 0.0, self._failures, self._journal)
+        tally = OutcomeBuilder(
+            taken, position, now, 0.0, self._failures, self._journal, self.shape.hide
+        )
         if self.shape.is_batch:
             return await self._run_batch_async(taken, taken.entries[position:], tally)
         limit_s, task = self._limit_s(taken), asyncio.current_task()

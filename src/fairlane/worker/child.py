@@ -82,7 +82,9 @@ class Assignment:
 
     def units(self) -> list[Unit]:
         """Returns the units of this child; they share what they learn about requests."""
-        sizer, measures = Sizer(self.slice_ms, self.tokens), Metrics(self.queue, self.failures)
+        has_tasks = self.shape.task_of is not None
+        measures = Metrics(self.queue, self.failures, has_tasks=has_tasks)
+        sizer = Sizer(self.slice_ms, self.tokens)
         count = len(self.own)
         promoter = Promoter(self.url, self.queue, lambda: tuple(self.own[0].shards) or (0,))
         is_alone = count == 1 and self.tokens > 1

@@ -144,6 +144,7 @@ class Shape:
     lifespan: Lifespan | None = None
     task_of: Callable[[bytes], str] | None = None  # the name of the task that a body calls
     trace_of: Callable[[bytes], str] | None = None  # the trace of a body that has its own
+    hide: Callable[[bytes, str], str] | None = None  # takes hidden values out of an error's text
 
     def limited(self, seconds: float | None) -> Shape:
         """Returns the same handler with this limit, if it is smaller than the handler's own.
@@ -220,6 +221,7 @@ def shape_of(handler: Handler) -> Shape:
         getattr(handler, "fairlane_lifespan", None),
         getattr(handler, "fairlane_task_of", None),
         getattr(handler, "fairlane_trace_of", None),
+        getattr(handler, "fairlane_hide", None),
     )
 
 

@@ -7,7 +7,8 @@ from collections import Counter, deque
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from fairlane.common import clock
-from fairlane.operations.lease import add_stats
+from fairlane.common.task_names import OTHER, START, task_of
+from fairlane.operations.lease import MOST_TASKS, TaskMeasures, add_stats, add_task_stats
 from fairlane.operations.tokens import charge_turns
 
 if TYPE_CHECKING:
@@ -15,6 +16,7 @@ if TYPE_CHECKING:
 
     from fairlane.model import Slice
     from fairlane.protocol.steps import Call
+    from fairlane.worker.calls import Outcome
     from fairlane.worker.log import Failures
 
 
@@ -23,16 +25,21 @@ if TYPE_CHECKING:
 
 
 EVERY_S = 1.0
+_UNCHARGED = ("release", "unbegun")  # verdicts that are no failures
 
 
 class Metrics:
     """The measurements of one process, shared by its threads: value -> how often it came.
 
-    Failures that could not be reported yet are sent along.
+    Failures that could not be reported yet are sent along. With `has_tasks` bodies are calls.
     """
 
-    def __init__(self, queue: str, failures: Failures | None = None) -> None:
+    def __init__(
+        self, queue: str, failures: Failures | None = None, *, has_tasks: bool = False
+    ) -> None:
         self._queue = queue
+        self._tasks: dict[str, TaskMeasures] | None = {} if has_tasks else None
+        self._last: tuple[bytes, str] = (b"\0", "")  # how the body before began, and its task
         self._failures = failures
         self._lock = threading.Lock()
         self._found: dict[int, tuple[Counter[int], Counter[int], Counter[str]]] = {}
@@ -59,6 +66,37 @@ class Metrics:
             if timeouts:
                 found[2]["timeouts"] += timeouts
 
+    def add_tasks(self, taken: Slice, outcome: Outcome) -> None:
+        """Adds what was measured of the tasks that a part of a slice calls."""
+        if self._tasks is None:
+            return
+        first = max(0, outcome.position - len(outcome.ids) - len(outcome.verdicts))
+        entries = taken.entries[first : outcome.position]
+        tasks = {entry_id: self._task(body) for entry_id, (_, body) in entries}
+        with self._lock:
+            for entry_id, ran_us in zip(outcome.ids, outcome.ran_us, strict=True):
+                self._of(tasks.get(entry_id, OTHER)).ran_us[ran_us] += 1
+            for verdict in outcome.verdicts:
+                if verdict.verdict not in _UNCHARGED:
+                    self._of(tasks.get(verdict.entry_id, OTHER)).failed += 1
+
+    def _of(self, task: str) -> TaskMeasures:
+        assert self._tasks is not None  # noqa: S101  its caller has looked
+        if task not in self._tasks and len(self._tasks) >= MOST_TASKS:
+            task = OTHER
+        return self._tasks.setdefault(task, TaskMeasures())
+
+    def _task(self, body: bytes) -> str:
+        """Returns the task that a body calls; most bodies begin as the one before."""
+        begins, task = self._last
+        if body.startswith(begins):
+            return task
+        task = task_of(body[:START])
+        begins = b'[1,"%b"' % task.encode()  # as the codec of tasks writes it
+        if task and body.startswith(begins):
+            self._last = begins, task
+        return task or OTHER
+
     def add_cost(self, taken: Slice, ends: bool, seconds: float) -> None:
         """Adds what a part of a slice cost whose request names a tenant; `ends`: the last part."""
         with self._lock:
@@ -79,6 +117,9 @@ class Metrics:
         with self._lock:
             found, self._found = self._found, {}
             costs, self._costs = self._costs, {}
+            tasks = self._tasks or {}
+            if self._tasks is not None:
+                self._tasks = {}
             self._sent = clock.mono_s()
         rows = [
             (lane, turn, int(count), round(seconds * 10_000))
@@ -91,6 +132,7 @@ class Metrics:
                 for priority, (waited, ran, counts) in found.items()
                 for call in add_stats(self._queue, priority, waited, ran, counts)
             ),
+            *add_task_stats(self._queue, tasks),
             *charge_turns(self._queue, rows),
         ]
 

@@ -285,6 +285,7 @@ def count_up(unit: Unit, runs: list[Run], slices: int) -> None:
             counts["lost"] += reply is not None and reply.is_lost
             continue
         counts["done"] += len(outcome.ids)
+        unit.measures.add_tasks(taken, outcome)
         if taken.turn and unit.turns.is_unsharded:
             unit.measures.add_cost(taken, bool(slices), outcome.seconds)
         row = measured.get(taken.priority)

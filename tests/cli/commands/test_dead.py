@@ -258,8 +258,8 @@ def test_dropped_ones_are_forgotten_and_still_counted(dead: Callable, program: P
 @for_each(
     "words, said",
     [
-        ((), "none is chosen: give --all, or --fingerprint F, or --index I"),
-        (("--all", "--index", "1"), "two kinds of choice: give --all, or --fingerprint F, or"),
+        ((), "none is chosen: give --all, or --index I, or some of --fingerprint, --task"),
+        (("--all", "--index", "1"), "two kinds of choice: give --all, or --index I, or"),
         (("--fingerprint", "0123456789", "--index", "1"), "two kinds of choice"),
         (("--fingerprint", "xyz"), "fingerprint 'xyz' is not valid"),
         (("--index", "-1"), "index -1 is not valid"),
@@ -287,3 +287,28 @@ def test_an_index_or_fingerprint_that_is_not_dead_is_named(
     program("dead", name, "mine", "--index", 0, "--index", 9).refused(3, "with index 9")
     program("dead", name, "mine", "--fingerprint", "0123456789").refused(3, "0123456789")
     assert len(listed(program, "mine", "--each")) == 1
+
+
+def test_the_dead_are_listed_and_chosen_by_task_error_and_time(program: Program, redis_url: str):
+    call = b'[1,"send_mail",{"to":"ann"}]\n'
+    program("submit", "-", "--id", "mail", "--task", "send_mail", stdin=call)
+    program("submit", "-", "--id", "line", stdin=b"a\n")
+
+    def fail(_: int, __: bytes) -> NoReturn:
+        raise Dead("it cannot be")
+
+    settle(redis_url, fail)
+    for words in (("--task", "send_mail"), ("--task", "send_mail", "--error", "CANNOT")):
+        (row,) = program("dead", "list", *words).out.decode().splitlines()
+        assert re.fullmatch(r"mail  failed  1 kept: 1 rejected  send_mail", row)
+    assert b'send_mail(to="ann"); ' in program("dead", "list", "mail").out
+    assert b'<- send_mail(to="ann")\n' in program("dead", "list", "mail", "--each").out
+    assert b"send_mail; in 1 request" in program("errors", "--task", "send_mail").out
+    none = program("dead", "list", "--until", "1h")
+    assert (none.out, "no request of queue req has such dead" in none.err) == (b"", True)
+    counted = program("dead", "requeue", "--task", "send_mail", "--since", "1h", "--json")
+    assert json.loads(counted.out)["dead"] == 1
+    assert program("dead", "requeue", "--task", "send_mail", "--since", "1h", "--yes").code == 0
+    assert program("dead", "drop", "--error", "nothing like it", "--yes").code == 3
+    assert [line.split()[0] for line in program("dead", "list").out.splitlines()] == [b"line"]
+    program("dead", "list", "--since", "soon").refused(2, "since 'soon' is not valid")

@@ -109,7 +109,7 @@ def test_failures_alike_are_one_group(queue: Queue):
     for number, (entry_id, _) in enumerate(held.entries):
         verdict = dead(entry_id, "other words" if number == 5 else texts[number % 2])
         queue.driver.run(once(lease.complete(held, [], [], [verdict], keep=True)))
-    first, second = queue.driver.run(group_dead("r1"))
+    (first, second), _ = queue.driver.run(group_dead("r1"))
     assert (first.count, first.reason, first.indexes) == (19, "rejected", [0, 1, 2, 3, 4])
     assert (first.headline, first.where) == ("ValueError: bad port 0", "port.py:7 go")
     assert (second.count, second.headline, second.where) == (1, "other words", None)
@@ -381,7 +381,7 @@ def test_cut_off_while_dropping_a_repeat_comes_to_the_same_request(
     choice = {
         "all": DeadChoice.of(),
         "indexes": DeadChoice.of(indexes=range(5)),
-        "fingerprints": DeadChoice.of(fingerprints),
+        "fingerprints": DeadChoice.of(fingerprint=fingerprints),
     }[kind]
     new_id = cut_at_drop(queue.driver, choice, drops)
     for _ in range(2):

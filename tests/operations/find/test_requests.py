@@ -241,7 +241,7 @@ def test_bad_input_is_refused_in_one_sentence(wanted: dict[str, Any], sentence: 
 
 def test_an_unknown_filter_is_a_type_error(queue: Queue):
     with pytest.raises(
-        TypeError, match=r"filter state is not valid: .*states, tags, tenants are known"
+        TypeError, match=r"filter state is not valid: .*states, tags, tasks, tenants are known"
     ):
         queue.list_requests(state="active")  # type: ignore[call-arg]
 

@@ -2,9 +2,21 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import TYPE_CHECKING
 
-from fairlane.operations.lease import add_stats, all_of, forget_stats, read_stats
+from fairlane.operations.lease import (
+    MOST_TASKS,
+    TaskMeasures,
+    add_stats,
+    add_task_stats,
+    all_of,
+    forget_stats,
+    read_stats,
+    read_task_stats,
+)
+from fairlane.protocol import keys
+from fairlane.protocol.steps import Command
 from tests.support.scripts.requests import once
 
 if TYPE_CHECKING:
@@ -49,3 +61,33 @@ def test_any_number_of_values_fits_into_bounded_calls(driver: SyncDriver):
     values = {1 << i: 1 for i in range(60)} | {3 << i: 1 for i in range(60)}
     assert send(driver, 5, values, values) == 1
     assert driver.run(read_stats("req"))[5].ran.count == len(values)
+
+
+def test_what_was_measured_of_tasks_comes_back_the_busiest_first(driver: SyncDriver):
+    found = {
+        "send:mail": TaskMeasures(Counter({1000: 2, 9000: 1}), 1),
+        "resize": TaskMeasures(Counter({50: 9})),
+        "odd:ran:count": TaskMeasures(Counter(), 2),
+    }
+    for _ in range(2):
+        for call in add_task_stats("req", found):
+            driver.run(once(call))
+    read = driver.run(read_task_stats("req"))
+    assert list(read) == ["resize", "send:mail", "odd:ran:count"]
+    mail = read["send:mail"]
+    assert (mail.ran.count, mail.ran.max, mail.ran.sum) == (6, 9000, 22_000)
+    assert (mail.counts["failed"], read["odd:ran:count"].counts["failed"]) == (2, 4)
+    assert 1000 <= mail.ran.quantile(0.5) < 1200
+    driver.run(forget_stats("req"))
+    assert driver.run(read_task_stats("req")) == {}
+
+
+def test_of_ten_thousand_tasks_a_bounded_number_has_its_own_statistics(driver: SyncDriver):
+    for first in range(0, 10_000, 500):
+        part = {f"t{n:05}": TaskMeasures(Counter({7: 1})) for n in range(first, first + 500)}
+        for call in add_task_stats("req", part):
+            driver.run(once(call))
+    read = driver.run(read_task_stats("req"))
+    assert (len(read), list(read)[-1]) == (MOST_TASKS + 1, "other")
+    assert sum(one.ran.count for one in read.values()) == 10_000
+    assert driver.run(once(Command(b"HLEN", keys.task_stats("req")))) < 6_000

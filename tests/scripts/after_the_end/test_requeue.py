@@ -185,12 +185,12 @@ def test_a_dead_entry_remembers_its_result(lane: Lane):
 # ------------------------------------------------------------------ list_dead
 
 
-def test_the_dead_are_listed_without_their_bodies(lane: Lane):
+def test_the_dead_are_listed_with_the_beginning_of_their_bodies(lane: Lane):
     bury(lane, 0, 2, 3, of=9, limit=1)
     first = lane.list_dead(count=2)
     rest = lane.list_dead(after=first[-1][0], count=2)
     assert [row[1:] for row in [*first, *rest]] == [
-        [b"%d:x:1:0:0" % i, b"rejected", b"why dead", b"w:1", 2] for i in (0, 2, 3)
+        [b"%d:x:1:0:0" % i, b"rejected", b"why dead", b"w:1", 2, b"b%d" % i] for i in (0, 2, 3)
     ]
     assert lane.list_dead(after=rest[-1][0]) == []
 

@@ -346,6 +346,21 @@ def test_enqueue_stores_whose_dead_sub_requests_these_were(lane: Lane):
     assert lane.hash()["parent"] == "r0"
 
 
+@pytest.mark.parametrize("task", ["send_mail", "größe + x", "a\t3\tb\t", "x" * 9_000])
+def test_enqueue_stores_the_tasks_as_their_producer_names_them(lane: Lane, task: str):
+    lane.start(3, extras=f"task={task}")
+    assert lane.hash()["task"] == task
+    other = Lane(lane.driver, lane.client, request_id="r2")
+    other.start(3, extras=f"task={task}\nby=0a1b")
+    assert (other.hash()["task"], other.hash()["by"]) == (task, "0a1b")
+
+
+@pytest.mark.parametrize("extras", ["task=", "task=\ta", "task=\x1b", "task=a\n", "task=a\ntask=b"])
+def test_enqueue_refuses_what_is_no_text_of_tasks(lane: Lane, extras: str):
+    with lane.refuses("BADARGUMENT"):
+        lane.enqueue(1, extras=extras)
+
+
 def test_enqueue_stores_for_whom_a_server_submits(lane: Lane):
     lane.start(3, extras="by=0a1b2c3d")
     assert lane.hash()["by"] == "0a1b2c3d"

@@ -12,8 +12,8 @@ if TYPE_CHECKING:
 STATS = keys.stats("req")
 
 
-def tally(lane: Lane, *numbers: object) -> int:
-    return int(lane.call("add_stats", (STATS,), numbers=numbers))
+def tally(lane: Lane, *numbers: object, most: int = 0, key: bytes = STATS) -> int:
+    return int(lane.call("add_stats", (key,), most=most, numbers=numbers))
 
 
 def test_measurements_are_added_up_and_the_largest_is_kept(lane: Lane):
@@ -22,4 +22,16 @@ def test_measurements_are_added_up_and_the_largest_is_kept(lane: Lane):
     assert tally(lane, "5:ran:count", 2, "5:ran:max", 7, "5:ran:13", 2) == 3
     assert lane.client.hgetall(STATS) == {
         b"5:ran:count": b"4", b"5:ran:max": b"9", b"5:ran:12": b"2", b"5:ran:13": b"2",
+    }  # fmt: skip
+
+
+def test_a_new_task_counts_as_other_if_there_are_as_many_fields_as_there_may_be(lane: Lane):
+    """A task that is there keeps its own fields, also new ones."""
+    key = keys.task_stats("req")
+    tally(lane, "a:calls", 1, "a:ran:count", 1, most=2, key=key)
+    tally(lane, "b:calls", 2, "b:ran:max", 7, "a:calls", 1, "a:failed", 1, most=2, key=key)
+    tally(lane, "c:calls", 3, "c:ran:max", 5, most=2, key=key)
+    assert lane.client.hgetall(key) == {
+        b"a:calls": b"2", b"a:ran:count": b"1", b"a:failed": b"1",
+        b"other:calls": b"5", b"other:ran:max": b"7",
     }  # fmt: skip

@@ -9,7 +9,7 @@ if TYPE_CHECKING:
     import redis
 
 _DISPATCH = re.compile(
-    rb"\{[^{}]+\}:(?:active|hooked|logged|stats|completed|conf|fleets|load|workers|delayed|schedules|ticks|firing|turns|tenants|[0-9]{1,2})"
+    rb"\{[^{}]+\}:(?:active|hooked|logged|stats|tasks|completed|conf|fleets|load|workers|delayed|schedules|ticks|firing|turns|tenants|[0-9]{1,2})"
 )
 _SERVER = re.compile(
     rb"(?:audit|hooks):\{[^{}]+\}(?:[:/][a-z0-9.]+)?"

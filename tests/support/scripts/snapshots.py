@@ -83,7 +83,7 @@ def snapshot_of(
             len(workers), sum(one.leases > 0 for one in workers), 0,
             sum(one.units or 0 for one in workers), held, 5.0, 400,
         ),
-        "workers": list(workers), "took": {}, "measured": dict(stats or {}),
+        "workers": list(workers), "took": {}, "measured": dict(stats or {}), "tasks": {},
         "servers": ServerStates([ServerState("", "Valkey", "9.0.0", "primary", used=1 << 20)]),
         "shards": (), "rate": None, "max_waiting": None, "admitted": None,
     }  # fmt: skip

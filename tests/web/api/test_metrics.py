@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from typing import TYPE_CHECKING, Any
 
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from fairlane.metrics import BANDS, QUEUE, UP
-from fairlane.operations.lease import add_stats
+from fairlane.operations.lease import TaskMeasures, add_stats, add_task_stats
 from fairlane.protocol.steps import Batch
 from fairlane.web import metrics
-from fairlane.web.app import Recent
+from fairlane.web.waiting import Recent
 from tests.operations.blockers.test_demand import BY_HAND, submit_all_kinds
 from tests.support.processes.beats import beat
 from tests.support.promtool import promtool
@@ -50,8 +51,10 @@ def measured(driver: SyncDriver) -> None:
     one = add_stats("req", 12, {3: 1}, {50: 1}, {})
     other = add_stats("req", 17, {100: 1}, {2_000_000: 1}, {"failed": 1})
 
+    tasks = add_task_stats("req", {"send_mail": TaskMeasures(Counter({50: 1, 2_000_000: 1}), 1)})
+
     async def send() -> Any:
-        await Batch([*one, *other])
+        await Batch([*one, *other, *tasks])
 
     driver.run(send())
 
@@ -99,6 +102,9 @@ def test_the_histograms_have_exact_counts(serving: Serving, driver: SyncDriver):
     ran = {end: count for (_, end), count in found["fairlane_queue_ran_seconds_bucket"].items()}
     assert [ran[end] for end in ("6.3e-05", "1.048575", "4.194303", "+Inf")] == [1, 1, 2, 2]
     assert found["fairlane_queue_failed_total"] == {("10-19",): 1}
+    assert found["fairlane_queue_task_done_total"] == {("send_mail",): 2}
+    assert found["fairlane_queue_task_failed_total"] == {("send_mail",): 1}
+    assert found["fairlane_queue_task_ran_seconds_total"] == {("send_mail",): 2.00005}
 
 
 @pytest.mark.rest

@@ -481,3 +481,36 @@ def test_the_trail_has_takes_refusals_and_changes_of_tokens(program: Program):
         page = serving.curl(*words, "/v1/audit").json["entries"]
         refused = [one["count"] for one in page if one["status"] == 403]
         assert sorted(refused) == [1, 4]
+
+
+@pytest.mark.rest
+def test_the_dead_are_chosen_by_task_error_and_time(serving: Serving):
+    call = '[1,"send_mail",{"to":"ann"}]'
+    submit(serving, id="mail", bodies=[call, "a line"], task={"send_mail": 1}, limit=9)
+    for taken, reason in zip(take(serving, count=2), ("no such box", "bad line"), strict=True):
+        path = f"/v1/taken/{taken['receipt']}/dead"
+        assert serving.call("POST", path, {"reason": reason}).status == 204
+    assert serving.curl("/v1/requests/mail").json["tasks"] == {"send_mail": 1, "other": 1}
+    dead = serving.curl("/v1/requests/mail/dead").json["dead"]
+    assert [(one["task"], one["call"]) for one in dead] == [
+        ("send_mail", 'send_mail(to="ann")'),
+        (None, None),
+    ]
+    for path in ("/v1/errors", "/v1/requests/mail/errors"):
+        for query, count in (
+            *(("task=send_mail", 1), ("error=BAD", 1), ("since=10m", 2), ("until=10m", 0)),
+            *(("task=send_mail&task=x&error=bad", 0), ("", 2), ("task=never_seen", 0)),
+        ):
+            groups = serving.curl(f"{path}?{query}").json["groups"]
+            assert sum(one["count"] for one in groups) == count, (path, query)
+    assert is_problem(serving.call("GET", "/v1/errors?since=soon"), 422, "since 'soon'")
+    assert is_problem(serving.call("GET", "/v1/errors?task=%0A"), 422, "task name")
+    wanted = {"action": "drop_dead", "everything": True, "tasks": ["send_mail"], "since": "1h"}
+    assert post(serving, "/v1/bulk", **wanted, dry_run=True)["dead"] == 1
+    assert post(serving, "/v1/bulk", **wanted, expected=1)["dead"] == 1
+    assert serving.curl("/v1/errors?task=send_mail").json["requests"] == []
+    done = post(serving, "/v1/requests/mail/dead/requeue", error="bad line", until="1h")
+    assert done["requeued"] == 0
+    assert post(serving, "/v1/requests/mail/dead/requeue", error="bad line")["requeued"] == 1
+    found = serving.curl("/v1/requests?task=send_mail").json["requests"]
+    assert "mail" in [one["id"] for one in found]

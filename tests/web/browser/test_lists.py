@@ -81,6 +81,34 @@ def test_the_dead_of_a_failure_are_dropped_in_all_requests(browser: Browser, ser
 
 @pytest.mark.slow
 @pytest.mark.rest
+def test_requests_and_dead_letters_are_found_by_task(browser: Browser, serving: Serving):
+    for name, task in (("monday", "send_mail"), ("tuesday", "resize image")):
+        submit(serving, name, [f'[1,"{task}",{{"to":"ann"}}]'], task=task)
+    browser.open("#/requests?q=task:send_mail")
+    shows(browser, "monday")
+    browser.open("#/requests?q=task:%22resize%20image%22")
+    shows(browser, "tuesday")
+    assert browser.sees('resize image(to="ann")')
+    browser.click(".task-line a", "resize image")
+    shows(browser, "tuesday")
+    browser.open("#/requests/monday")
+    assert browser.sees("Task", 'send_mail(to="ann")')
+    for receipt in take(serving, 2):
+        settle(serving, receipt, reason="bad host")
+    browser.open("#/dead?q=task:send_mail")
+    assert browser.sees('send_mail(to="ann")', "bad host")
+    assert "tuesday" not in browser.one("main").text
+    browser.click(".failure-tools button", "Drop")
+    confirm(browser, "1 request with 1 dead sub-request")
+    assert browser.sees("1 sub-request dropped", "No dead letter fits")
+    browser.click(".chip", "Last hour")
+    assert browser.sees("tuesday", "resize image")
+    browser.open("#/dead?q=since:soon")
+    assert browser.sees("since:soon is no time: write 10m, 1h or 2d")
+
+
+@pytest.mark.slow
+@pytest.mark.rest
 def test_dead_letters_of_an_ended_request_are_shown_behind_many_that_run(
     browser: Browser, serving: Serving, redis_url: str
 ):

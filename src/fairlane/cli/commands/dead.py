@@ -10,7 +10,10 @@ import click
 from fairlane.cli.commands.change import Wish, change_many, control_options
 from fairlane.cli.exit_status import dead_of, gone_words
 from fairlane.cli.options import (
+    TASK_HELP,
     any_or_home_option,
+    dead_filters,
+    dead_filters_of,
     json_option,
     open_queue,
     open_request,
@@ -29,9 +32,9 @@ from fairlane.cli.program import CommandGroup
 from fairlane.errors import InvalidArgument
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
-    from fairlane.model import DeadChoice
+    from fairlane.model import DeadChoice, DeadFilters
     from fairlane.queue import Queue
     from fairlane.records import DeadSubRequest
 
@@ -57,22 +60,26 @@ def command() -> None:
     is_flag=True,
     help="List each dead sub-request with its body, not only how they failed.",
 )
+@dead_filters
+@click.option("--task", "tasks", multiple=True, metavar="NAME", help=TASK_HELP)
 @any_or_home_option
 @json_option
 @redis_option
 def list_(
-    request_id: str | None, redis: str | None, queue: str | None, each: bool, as_json: bool
-) -> int:
+    request_id: str | None, redis: str | None, queue: str | None, each: bool, as_json: bool,
+    **given: Any,
+) -> int:  # fmt: skip
     """List the requests of a queue that have dead sub-requests; with ID, how those failed."""
+    choice = _choice(**given)
     if request_id is None:
         if each:
             raise InvalidArgument("--each needs the ID of a request")
         with open_queue(redis, queue) as opened:
-            _list_queue(opened, as_json=as_json)
+            _list_queue(opened, choice, as_json=as_json)
         return 0
     with open_request(redis, queue, request_id) as request:
         show = _list_each if each else _list_groups
-        if not show(request.queue, request_id, as_json=as_json):
+        if not show(request.queue, request_id, choice, as_json=as_json):
             note(_none(request.queue, request_id))
             return 0
         if gone := _gone(request.queue, request_id):
@@ -83,10 +90,9 @@ def list_(
 
 
 def _choice_options(function: Callable[..., Any]) -> Callable[..., Any]:
-    """`--fingerprint`, `--index`, `--all`."""
+    """`--fingerprint`, `--error`, `--since`, `--until`, `--index`, `--all`."""
     options = (
-        click.option("--fingerprint", "fingerprints", multiple=True, metavar="F",
-                     help="Those with this fingerprint (see dead list); may be repeated."),
+        dead_filters,
         click.option("--index", "indexes", multiple=True, type=int, metavar="I",
                      help="The sub-request of this index, from 0; may be repeated."),
         click.option("--all", "everything", is_flag=True, help="All dead sub-requests."),
@@ -99,9 +105,7 @@ def _choice_options(function: Callable[..., Any]) -> Callable[..., Any]:
 @command.command("requeue", short_help="Let dead sub-requests run again.")
 @control_options(everything=False)
 @_choice_options
-def requeue(
-    fingerprints: tuple[str, ...], indexes: tuple[int, ...], everything: bool, **given: Any
-) -> int:
+def requeue(indexes: tuple[int, ...], everything: bool, **given: Any) -> int:
     """Let dead sub-requests of ID run again, with all attempts; print the request that runs them.
 
     Several IDs, or filters, choose many requests; without both, those of the whole queue. They are
@@ -115,13 +119,14 @@ def requeue(
     """
     from fairlane import Change
 
-    choice = _choose(fingerprints, indexes, everything=everything)
+    filters = dead_filters_of(given)
+    choice = _choose(filters, indexes, everything=everything)
     wish = Wish.of(**given, has_default=True)
     if wish.only:
         return _requeue(wish, wish.only, choice)
     if indexes:
         raise InvalidArgument("--index needs the ID of one request")
-    return change_many(Change.requeue_dead(fingerprint=fingerprints or None), wish)
+    return change_many(Change.requeue_dead(**filters), wish)
 
 
 def _requeue(wish: Wish, request_id: str, choice: DeadChoice) -> int:
@@ -152,24 +157,24 @@ def _requeue(wish: Wish, request_id: str, choice: DeadChoice) -> int:
 @command.command("drop", short_help="Forget dead sub-requests with their bodies.")
 @control_options(everything=False)
 @_choice_options
-def drop(
-    fingerprints: tuple[str, ...], indexes: tuple[int, ...], everything: bool, **given: Any
-) -> int:
+def drop(indexes: tuple[int, ...], everything: bool, **given: Any) -> int:
     """Forget dead sub-requests of ID with their bodies; print how many. Counts and results stay.
 
     Several IDs, or filters, choose many requests; without both, those of the whole queue. They are
     counted first, and --yes is needed to drop. Exit code 2: --yes is missing; 3: none matches.
     """
     from fairlane import Change
+    from fairlane.operations.dead_letters import drop_dead
 
-    choice = _choose(fingerprints, indexes, everything=everything)
+    filters = dead_filters_of(given)
+    choice = _choose(filters, indexes, everything=everything)
     wish = Wish.of(**given, has_default=True)
     if not wish.only:
         if indexes:
             raise InvalidArgument("--index needs the ID of one request")
-        return change_many(Change.drop_dead(fingerprint=fingerprints or None), wish)
+        return change_many(Change.drop_dead(**filters), wish)
     with open_request(wish.redis, wish.queue, wish.only) as request:
-        count = request.drop_dead(fingerprint=choice.fingerprints, indexes=choice.indexes)
+        count = request.queue.driver.run(drop_dead(wish.only, choice))
     if wish.as_json:
         write_json({"id": wish.only, "dropped": count})
     else:
@@ -177,24 +182,32 @@ def drop(
     return 0
 
 
-def _choose(
-    fingerprints: tuple[str, ...], indexes: tuple[int, ...], *, everything: bool
-) -> DeadChoice:
+def _choice(**given: Any) -> DeadChoice:
     from fairlane.model import DeadChoice
 
-    kinds = bool(fingerprints) + bool(indexes) + everything
+    return DeadChoice.of(**dead_filters_of(given))
+
+
+def _choose(filters: DeadFilters, indexes: tuple[int, ...], *, everything: bool) -> DeadChoice:
+    from fairlane.model import DeadChoice
+
+    kinds = bool(filters) + bool(indexes) + everything
     if kinds != 1:
         what = "two kinds of choice" if kinds else "none is chosen"
-        raise InvalidArgument(f"{what}: give --all, or --fingerprint F, or --index I")
-    return DeadChoice.of(fingerprints or None, indexes or None)
+        raise InvalidArgument(
+            f"{what}: give --all, or --index I, or some of --fingerprint, --task, --error, "
+            "--since and --until"
+        )
+    return DeadChoice.of(**filters) if not indexes else DeadChoice.of(indexes=indexes)
 
 
-def _list_queue(queue: Queue, *, as_json: bool) -> None:
+def _list_queue(queue: Queue, choice: DeadChoice, *, as_json: bool) -> None:
+    from fairlane.common.task_names import tasks_words
     from fairlane.common.text import reason_words
     from fairlane.model import outcome_words
-    from fairlane.operations.dead_letters import queue_dead
+    from fairlane.operations.dead_letters import ALL, queue_dead
 
-    found = queue.driver.run(queue_dead(queue.name))
+    found = queue.driver.run(queue_dead(queue.name, choice))
     for row in found["requests"]:
         if as_json:
             write_json(row)
@@ -204,10 +217,13 @@ def _list_queue(queue: Queue, *, as_json: bool) -> None:
         reasons = [f"{count:,} {reason_words(reason)}" for reason, count in counts]
         rest = [f"{row['kept'] - counted:,} not looked at"] if row["kept"] > counted else []
         state = outcome_words(row["outcome"] or row["state"], row["dead"])
-        write_line(f"{row['id']}  {state}  {row['kept']:,} kept: {', '.join(reasons + rest)}")
+        tasks = f"  {tasks_words(row['tasks'])}" if row["tasks"] else ""
+        counts_of = f"{row['kept']:,} kept: {', '.join(reasons + rest)}"
+        write_line(f"{row['id']}  {state}  {counts_of}{tasks}")
     if not found["requests"]:
+        what = "dead sub-requests" if choice == ALL else "such dead sub-requests"
         note(
-            f"no request of queue {queue.name} has dead sub-requests; "
+            f"no request of queue {queue.name} has {what}; "
             "dead list ID and --queue NAME show others"
         )
         note_unknown(queue)
@@ -215,11 +231,11 @@ def _list_queue(queue: Queue, *, as_json: bool) -> None:
         note(f"{found['more']:,} more requests were not read")
 
 
-def _list_groups(queue: Queue, request_id: str, *, as_json: bool) -> bool:
+def _list_groups(queue: Queue, request_id: str, choice: DeadChoice, *, as_json: bool) -> bool:
     from fairlane.operations.dead_letters import group_dead
     from fairlane.operations.request_state import moment
 
-    groups = queue.driver.run(group_dead(request_id))
+    groups, _ = queue.driver.run(group_dead(request_id, choice=choice))
     now_ms = queue.driver.run(moment(request_id))
     for group in groups:
         if as_json:
@@ -230,17 +246,22 @@ def _list_groups(queue: Queue, request_id: str, *, as_json: bool) -> bool:
     return bool(groups)
 
 
-def _list_each(queue: Queue, request_id: str, *, as_json: bool) -> bool:
+def _list_each(queue: Queue, request_id: str, choice: DeadChoice, *, as_json: bool) -> bool:
     from fairlane.common.fingerprint import read_failure
+    from fairlane.operations.call_words import call_words, hide
+    from fairlane.operations.dead_letters import read_redact
 
-    found = False
-    for one in queue.request(request_id).dead():
+    found, hidden = False, queue.driver.run(read_redact(request_id))
+    for one in filter(choice.accepts, queue.request(request_id).dead()):
         found = True
         if as_json:
-            write_json(_fields(one))
+            write_json(_fields(one, hidden))
             continue
         headline = short(read_failure(one.error).headline)
-        body = short(one.body[: 4 * PREVIEW].decode("utf-8", "backslashreplace"), PREVIEW)
+        raw = hide(one.body, hidden)[: 4 * PREVIEW]
+        body = call_words(one.body, hidden) or short(
+            raw.decode("utf-8", "backslashreplace"), PREVIEW
+        )
         write_line(f"{one.index}  {one.fingerprint}  {_ended(one)}: {headline}  <- {body}")
     return found
 
@@ -255,12 +276,15 @@ def _ended(one: DeadSubRequest) -> str:
     return f"{words} at attempt {one.attempt}" if one.attempt else words
 
 
-def _fields(one: DeadSubRequest) -> dict[str, Any]:
+def _fields(one: DeadSubRequest, hidden: Sequence[str]) -> dict[str, Any]:
+    from fairlane.operations.call_words import call_words, hide
+
     body: dict[str, str]
+    raw = hide(one.body, hidden)
     try:
-        body = {"body": one.body.decode()}
+        body = {"body": raw.decode()}
     except UnicodeDecodeError:
-        body = {"body_base64": base64.b64encode(one.body).decode()}
+        body = {"body_base64": base64.b64encode(raw).decode()}
     return {
         "index": one.index,
         "attempt": one.attempt,
@@ -268,6 +292,8 @@ def _fields(one: DeadSubRequest) -> dict[str, Any]:
         "fingerprint": one.fingerprint,
         "error": one.error,
         "worker": one.worker,
+        "task": one.task or None,
+        "call": call_words(one.body, hidden) or None,
         "died_ms": one.died_ms,
         "dead_id": one.dead_id,
         **body,
@@ -292,16 +318,10 @@ async def _indexes(request_id: str, choice: DeadChoice) -> list[int]:
     """Returns the indexes of the dead that are chosen, in the order in which they are requeued."""
     from fairlane.operations.dead_letters import list_dead
 
-    prints, wanted = choice.fingerprints, choice.indexes
     found, after = list[int](), b""
     while page := await list_dead(request_id, after):
         after = page[-1].dead_id
-        found += [
-            one.index
-            for one in page
-            if (prints is None or one.fingerprint in prints)
-            and (wanted is None or one.index in wanted)
-        ]
+        found += [one.index for one in filter(choice.accepts, page)]
     return found
 
 

@@ -8,7 +8,10 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from fairlane.cli.options import (
+    TASK_HELP,
     any_or_home_option,
+    dead_filters,
+    dead_filters_of,
     json_option,
     open_queue,
     open_request,
@@ -24,11 +27,13 @@ from fairlane.cli.output import (
     write_json,
     write_styled,
 )
+from fairlane.common.task_names import tasks_words
 from fairlane.common.text import printable
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from fairlane.model import DeadFilters
     from fairlane.queue import Queue
     from fairlane.records import FailedAttempt, Progress, RequestErrors
 
@@ -90,10 +95,14 @@ DIES_OF = "attempts"  # the reason of a sub-request whose last attempt failed
 
 @click.command("errors", short_help="Show how sub-requests of a request, or of a queue, failed.")
 @click.argument("request_id", metavar="[ID]", required=False)
+@dead_filters
+@click.option("--task", "tasks", multiple=True, metavar="NAME", help=TASK_HELP)
 @any_or_home_option
 @json_option
 @redis_option
-def command(request_id: str | None, redis: str | None, queue: str | None, as_json: bool) -> int:
+def command(
+    request_id: str | None, redis: str | None, queue: str | None, as_json: bool, **given: Any
+) -> int:
     """Show how sub-requests of ID failed: those that are dead, and those that are tried again.
 
     Dead ones with equal failures are one group. Of those that wait for another attempt, Redis keeps
@@ -104,10 +113,10 @@ def command(request_id: str | None, redis: str | None, queue: str | None, as_jso
     """
     if request_id is None:
         with open_queue(redis, queue) as opened:
-            _show_queue(opened, as_json=as_json)
+            _show_queue(opened, dead_filters_of(given), as_json=as_json)
         return 0
     with open_request(redis, queue, request_id) as request:
-        found = request.errors()
+        found = request.errors(**dead_filters_of(given))
     for group in found.groups:
         if as_json:
             write_json({"state": "dead", **asdict(group)})
@@ -126,10 +135,10 @@ def command(request_id: str | None, redis: str | None, queue: str | None, as_jso
     return 0
 
 
-def _show_queue(queue: Queue, *, as_json: bool) -> None:
+def _show_queue(queue: Queue, filters: DeadFilters, *, as_json: bool) -> None:
     from fairlane.common.text import plural
 
-    found = queue.errors()
+    found = queue.errors(**filters)
     for group in found.groups:
         if as_json:
             write_json({"state": "dead", **asdict(group)})
@@ -138,9 +147,12 @@ def _show_queue(queue: Queue, *, as_json: bool) -> None:
         where = f" ({short(group.where)})" if group.where else ""
         write_styled(f"{group.fingerprint}  {words}: {short(group.headline)}{where}")
         examples = ", ".join(f"{one.id} index {one.index}" for one in group.examples)
-        write_styled(f"            in {plural(group.requests, 'request')}: {short(examples)}")
+        tasks = f"{short(tasks_words(group.tasks))}; " if group.tasks else ""
+        count = plural(group.requests, "request")
+        write_styled(f"            {tasks}in {count}: {short(examples)}")
     if not found.groups:
-        note(f"no request of queue {queue.name} has dead sub-requests")
+        such = "such " if filters else ""
+        note(f"no request of queue {queue.name} has {such}dead sub-requests")
         note_unknown(queue)
     if found.more or found.unread:
         note(

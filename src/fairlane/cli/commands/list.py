@@ -17,13 +17,9 @@ from fairlane.cli.options import (
     redis_option,
 )
 from fairlane.cli.output import (
-    AGES,
-    REQUESTS,
-    age_cells,
     note,
     note_unknown,
-    request_cells,
-    table,
+    request_table,
     write_json,
     write_styled,
 )
@@ -75,8 +71,7 @@ def command(
 
 
 def _write_table(page: RequestPage) -> None:
-    body = ((*request_cells(one), *age_cells(one, page.now_ms)) for one in page.requests)
-    for line in table((*REQUESTS, *AGES), body):
+    for line in request_table(page.requests, page.now_ms):
         write_styled(line)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, BinaryIO
 
 import click
@@ -23,7 +24,7 @@ from fairlane.common.text import as_json
 from fairlane.errors import FairlaneError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     from fairlane.cli.progress import StallNotice
     from fairlane.records import Progress, Result
@@ -35,13 +36,16 @@ NDJSON = ".ndjson"
 
 def write_results(
     request: Request, out: BinaryIO | None, *, order: str = "input", ndjson: bool,
-    timeout: float | None = None, notice: StallNotice | None = None,
+    timeout: float | None = None, notice: StallNotice | None = None, hidden: Sequence[str] = (),
 ) -> Progress:  # fmt: skip
     """Writes every result as it comes; ends with the request and returns its counts.
 
     In input order a sub-request without a result gets its line, too: line N is input N. Raises
-    FairlaneError for a result with a newline in plain lines, and WaitTimeout.
+    FairlaneError for a result with a newline in plain lines, and WaitTimeout. The values of the
+    `hidden` fields are not written.
     """
+    from fairlane.operations.call_words import hide
+
     target = stdout() if out is None else out
     encode: Callable[[Result], bytes] = as_ndjson if ndjson else as_line
 
@@ -59,7 +63,8 @@ def write_results(
             if result.index > following:
                 missing += _fill(target, request, range(following, result.index), ndjson=ndjson)
             following = result.index + 1
-        target.write(encode(result))
+        body = None if result.body is None else hide(result.body, hidden)
+        target.write(encode(replace(result, body=body) if hidden else result))
     progress = counts_of(request)
     if order == "input":
         missing += _fill(target, request, range(following, progress.total), ndjson=ndjson)
@@ -129,6 +134,9 @@ def as_ndjson(result: Result) -> bytes:
     "--out", metavar="FILE", type=FILE,
     help="Write them to FILE (- is stdout); JSON if it ends in .ndjson.",
 )  # fmt: skip
+@click.option(
+    "--reveal", is_flag=True, help="Also write the fields that the request hides (redact)."
+)
 @timeout_option
 @home_option
 @json_option
@@ -140,6 +148,7 @@ def command(
     order: str,
     out: str | None,
     timeout: str | None,
+    reveal: bool,
     as_json: bool,
 ) -> int:
     """Print the results of the request ID, one a line, until it has ended."""
@@ -157,7 +166,9 @@ def command(
         to_file = f" --out {out}" if out else ""
         resume = f"fairlane results {request_id}{to_file}"
         with naming_what_goes_on(request_id, resume=resume):
+            hidden = () if reveal else request.progress().redact
             counts = write_results(
-                request, stream, order=order, ndjson=ndjson, timeout=limit, notice=notice
-            )
+                request, stream, order=order, ndjson=ndjson, timeout=limit, notice=notice,
+                hidden=hidden,
+            )  # fmt: skip
         return judge(counts, dead_of(request.queue, counts))

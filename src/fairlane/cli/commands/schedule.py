@@ -64,7 +64,7 @@ def command() -> None:
               help="What is submitted of ticks that were missed; one: the latest.")  # fmt: skip
 @click.option("--most", type=int, default=settings.MISSED_MOST, show_default=True, metavar="N",
               help="The most missed ticks that are submitted by --missed all.")  # fmt: skip
-@request_options(OF_SCHEDULE)
+@request_options(one for one in OF_SCHEDULE if one.name != "task")
 @queue_option
 @json_option
 @redis_option
@@ -83,7 +83,7 @@ def add(
     from fairlane.operations.schedules import check_schedule_name, define
 
     check_schedule_name(queue, name)
-    options = read_options(given)
+    options = read_options(given | {"task": task})
     found = _bodies(file, bodies, task, arguments)
     wanted = define(cron=cron, bodies=found, tz=tz, missed=missed, most=most, **options)
     wanted.policy(queue)

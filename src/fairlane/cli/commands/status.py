@@ -18,13 +18,12 @@ from fairlane.cli.options import (
     redis_option,
 )
 from fairlane.cli.output import (
-    REQUESTS,
     ago,
     note_unknown,
-    request_cells,
+    request_table,
     row_line,
     shown_state,
-    table,
+    task_rows,
     write_styled,
 )
 from fairlane.cli.progress import ProgressFrame, refresh
@@ -185,7 +184,7 @@ def _workers(found: QueueStatus) -> list[str]:
 
 
 def _request_table(requests: Sequence[RequestCounts]) -> Iterator[str]:
-    yield from table(REQUESTS, map(request_cells, requests[:ROWS]))
+    yield from request_table(requests[:ROWS])
     if len(requests) > ROWS:
         yield f"... and {len(requests) - ROWS:,} more (--json shows them)"
 
@@ -212,6 +211,7 @@ def _request_frame(request: Request, *, as_json: bool) -> ProgressFrame:
         ("request", progress.id),
         ("state", _behind_state(request, progress, state)),
         ("queue", f"{progress.queue}, priority {progress.priority}"),
+        *task_rows(progress),
         ("counts", _counts(progress)),
         *failure_rows(progress, now_ms),
         ("permits", f"{progress.held} held of {progress.limit}"),

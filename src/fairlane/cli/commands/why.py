@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import click
 
 from fairlane.cli.options import home_option, json_option, open_request, redis_option
-from fairlane.cli.output import row_line, shown_state, write_json, write_styled
+from fairlane.cli.output import row_line, shown_state, task_rows, write_json, write_styled
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -48,6 +48,7 @@ def _rows(found: WhyWaiting) -> Iterator[tuple[str, str]]:
 
     progress = found.request
     yield "request", f"{progress.id}, in queue {progress.queue} with priority {progress.priority}"
+    yield from task_rows(progress)
     done = f"{progress.done:,} done, {progress.dead:,} dead"
     cancelled = f", {progress.cancelled:,} cancelled" if progress.cancelled else ""
     reason = f" ({progress.reason})" if progress.reason else ""

@@ -1,6 +1,6 @@
 // One request: its progress, why it waits, who works on it, its failures, its history, its results.
 import { get, part } from "../parts/api.js";
-import { endedShare, figure, meter, notice, panel, stateBadge } from "../parts/bits.js";
+import { endedShare, figure, meter, notice, panel, stateBadge, taskLine } from "../parts/bits.js";
 import { el, icon, show } from "../parts/dom.js";
 import { compact, now, number, setNow, span, when } from "../parts/format.js";
 import { every, stream } from "../parts/live.js";
@@ -29,6 +29,7 @@ export function mount(root, context) {
   const history = historyPanel({ id, context });
   const results = resultPanel({ id, context });
   let last = null;
+  let call = null; // in its short form, which the stream does not have
   let leases = null; // as of the last read
   const back = el("a", { class: "back", href: "#/requests", "aria-label": "All requests", title: "All requests" }, icon("back"));
   const title = [back, el("span", { class: "mono" }, id)];
@@ -43,7 +44,7 @@ export function mount(root, context) {
   }
   function draw(found) {
     const isNew = !last || actionsOf(last) !== actionsOf(found); // otherwise an open menu stays open
-    last = found;
+    last = found = { ...found, call };
     show(problem);
     show(state, stateBadge(found));
     if (isNew) context.head(title, state, ...actionButtons({ id, latest: () => last, context, after: () => parts.again("history") }));
@@ -66,6 +67,7 @@ export function mount(root, context) {
     if (leases?.held.length) lanes.update(last, { ...leases, settled: [] });
   }
   get(path, { signal }).then((first) => {
+    ({ call } = first);
     root.append(...whole); // not of a request that does not exist
     draw(first);
     stream(`${path}/live`, {
@@ -179,6 +181,7 @@ function whyPanel() {
     /** Shows what its producer has chosen. */
     describe(one) {
       show(facts, [
+        taskLine(one) && [Object.keys(one.tasks).length > 1 ? "Tasks" : "Task", taskLine(one)],
         one.tenant && ["Tenant", `${one.tenant}${one.share > 1 ? `, share ${one.share}` : ""}`],
         one.tags.length > 0 && ["Tags", one.tags.join(", ")],
         Object.keys(one.limits).length > 0 && ["Keys", Object.entries(one.limits).map(([name, limit], at) => [at ? ", " : "", el("a", { class: "mono", href: keyHref(name) }, name), ` (${number(limit)})`])],

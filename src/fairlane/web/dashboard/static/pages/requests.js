@@ -1,6 +1,6 @@
 // The list of requests: a filter, pages, and changes of many.
 import { get } from "../parts/api.js";
-import { endedShare, meter, notice, nothing, stateBadge } from "../parts/bits.js";
+import { endedShare, meter, notice, nothing, stateBadge, taskLine } from "../parts/bits.js";
 import { combo } from "./requests/combo.js";
 import { button, el, show } from "../parts/dom.js";
 import { compact, number, setNow, when } from "../parts/format.js";
@@ -11,6 +11,7 @@ import { bulkBar } from "./requests/bulk.js";
 import { FilterError, hints, parse } from "./requests/filter.js";
 
 const PAGE = 50;
+const MOST_TASKS = 200; // that the filter offers
 const MOST_PAGES = 5; // of the server that one page of a narrower filter reads
 const SORTS = [
   ["", "Usual order"], ["priority", "Most urgent first"], ["-priority", "Least urgent first"], ["submitted", "Oldest first"], ["-submitted", "Newest first"],
@@ -25,10 +26,10 @@ export function mount(root, context) {
   let sort = SORTS.some(([name]) => name === query.get("sort")) ? query.get("sort") : "";
   let next = "";
   let filter = { query: {}, only: null };
-  const seen = { tags: [], tenants: [] };
+  const seen = { tags: [], tenants: [], tasks: [] };
   let refresh = () => {};
 
-  const field = combo({ label: "Filter requests", value: text, placeholder: "state:running priority:0..9 tag:nightly age:>10m", hints: (value) => hints(value, seen), onChange: change });
+  const field = combo({ label: "Filter requests", value: text, placeholder: "state:running task:send_mail priority:0..9 age:>10m", hints: (value) => hints(value, seen), onChange: change });
   const chips = el("div", { class: "chips", role: "group", "aria-label": "Common filters" });
   const problem = el("div");
   const unfit = nothing("requests", "No request fits", "Change the filter.");
@@ -92,6 +93,7 @@ export function mount(root, context) {
     next = after;
     for (const row of rows) {
       for (const tag of row.tags) if (!seen.tags.includes(tag)) seen.tags.push(tag);
+      for (const task of Object.keys(row.tasks)) if (!seen.tasks.includes(task) && seen.tasks.length < MOST_TASKS) seen.tasks.push(task);
       if (row.tenant && !seen.tenants.includes(row.tenant)) seen.tenants.push(row.tenant);
     }
     show(problem);
@@ -118,7 +120,7 @@ export function mount(root, context) {
 const COLUMNS = [
   {
     label: "Request", phone: "title", kind: "wide",
-    cell: (row) => [el("a", { class: "mono", href: requestHref(row.id) }, row.id), labels(row)],
+    cell: (row) => [el("a", { class: "mono", href: requestHref(row.id) }, row.id), taskLine(row), labels(row)],
   },
   { label: "State", phone: "side", kind: "tight", sort: "state", cell: (row) => stateBadge(row) },
   { label: "Priority", kind: "right", phone: "off", sort: "priority", cell: (row) => String(row.priority) },

@@ -36,6 +36,21 @@ export const stateOf = (one) => one.outcome ?? (one.state === "active" ? (one.he
 export const stateBadge = (one, state = stateOf(one), dead = one.dead) =>
   badge(state, state === "partly_failed" ? `done, ${number(dead)} dead` : state);
 
+/** Returns the page of the requests with calls of a task. */
+export const taskHref = (name) => `#/requests?q=${encodeURIComponent(`task:${/\s/.test(name) ? `"${name}"` : name}`)}`;
+
+const NAMED = 3; // tasks of one request
+
+/** Returns the only call of a request, or its tasks in the words of tasks_words (task_names.py); null if it names none. */
+export function taskLine({ tasks, call = null }) {
+  const names = Object.keys(tasks);
+  if (!names.length) return null;
+  const link = (name, text) => el("a", { href: taskHref(name) }, text);
+  const parts = names.length === 1 ? [link(names[0], call ?? names[0])]
+    : names.slice(0, NAMED).map((name, place) => [place > 0 && ", ", link(name, name), tasks[name] !== null && ` (${number(tasks[name])})`]);
+  return el("div", { class: "task-line small" }, parts, names.length > NAMED && ` and ${number(names.length - NAMED)} more`);
+}
+
 /** Returns a bar of what is done, held, dead and cancelled of a total. While more may come, it is not full. */
 export function meter({ total, done = 0, held = 0, dead = 0, cancelled = 0, is_open = false }, { large = false } = {}) {
   const share = (count) => (total ? `${((is_open ? OPEN_FILLS : 100) * count) / total}%` : "0");

@@ -1,5 +1,5 @@
 // The overview: what happens now, and in the last minutes.
-import { badge, figure, meter, notice, panel } from "../../parts/bits.js";
+import { badge, figure, meter, notice, panel, taskLine } from "../../parts/bits.js";
 import { lineChart } from "../../parts/charts/lines.js";
 import { legend, STEPS } from "../../parts/charts/frame.js";
 import { el, show } from "../../parts/dom.js";
@@ -19,7 +19,7 @@ export function mount(root, context) {
   const rows = table({
     caption: "Requests at work, or most urgent", key: (one) => one.id, href: (one) => requestHref(one.id), signal: context.signal,
     columns: [
-      { label: "Request", phone: "title", kind: "wide", cell: (one) => el("a", { href: requestHref(one.id), class: "id" }, one.id) },
+      { label: "Request", phone: "title", kind: "wide", cell: (one) => [el("a", { href: requestHref(one.id), class: "id" }, one.id), taskLine(one)] },
       { label: "State", phone: "side", cell: (one) => badge(wordOf(one)) },
       { label: "Priority", kind: "right", cell: (one) => String(one.priority) },
       { label: "Workers", kind: "right", cell: (one) => `${number(one.held)} of ${number(one.limit)}` },

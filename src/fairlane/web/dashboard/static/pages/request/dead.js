@@ -23,7 +23,8 @@ export function deadOfRequest(root, context, id) {
       const found = await get(`v1/requests/${part(id)}/dead`, { query: { after }, signal });
       if (!after) {
         show(list);
-        count = (await get(`v1/requests/${part(id)}`, { signal })).dead;
+        const kept = await get(`v1/requests/${part(id)}/errors`, { signal }); // without those that were requeued or dropped
+        count = kept.groups.reduce((sum, group) => sum + group.count, 0) + kept.more;
         head();
       }
       list.append(...found.dead.map(card));
@@ -41,7 +42,7 @@ export function deadOfRequest(root, context, id) {
   function card(one) {
     const choice = { indexes: [one.index] };
     return el("article", { class: "panel" },
-      el("header", {}, el("h2", {}, `#${one.index}`), el("span", { class: "muted small" }, `${one.reason}, after ${counted(one.attempt, "attempt")} · ${one.worker || "no worker"} · `, when(one.died_ms)),
+      el("header", {}, el("h2", {}, one.call ? [`#${one.index} `, el("span", { class: "mono" }, one.call)] : `#${one.index}`), el("span", { class: "muted small" }, `${one.reason}, after ${counted(one.attempt, "attempt")} · ${one.worker || "no worker"} · `, when(one.died_ms)),
         can && el("div", { class: "tools" }, button("Requeue", () => requeue(id, choice, 1, () => read("")), { kind: "small" }), button("Drop", () => drop(id, choice, 1, () => read("")), { kind: "small danger" }))),
       el("div", { class: "body grid" },
         el("div", {}, el("h3", {}, "Error"), el("pre", { class: "content", tabindex: "0" }, one.error || "(none)")),

@@ -37,8 +37,19 @@ export function failure(group, { more = null, tools = [] } = {}) {
     el("div", { class: "failure-count number" }, number(group.count)),
     el("div", { class: "failure-text" },
       el("div", { class: "mono failure-line" }, group.headline || group.reason),
+      Object.keys(group.tasks).length > 0 && el("div", { class: "small" }, tasksOf(group)),
       el("div", { class: "small muted" }, [group.where, reason(group.reason)].filter(Boolean).join(" · "), " · last ", when(group.last_ms), more)),
     tools.length > 0 && el("div", { class: "row failure-tools" }, tools));
+}
+
+const MOST_TASKS = 3;
+
+/** Returns the tasks of a group; the call itself if it is the only one. */
+function tasksOf({ tasks, call, count }) {
+  const names = Object.keys(tasks);
+  if (count === 1 && call) return el("span", { class: "mono" }, call);
+  const shown = names.slice(0, MOST_TASKS).map((name) => (names.length > 1 ? `${name} (${number(tasks[name])})` : name));
+  return shown.join(", ") + (names.length > MOST_TASKS ? ` and ${number(names.length - MOST_TASKS)} more` : "");
 }
 
 const REASONS = { attempts: "all attempts failed", timeout: "took too long", rejected: "rejected by the handler", killed: "killed by a person", died: "its worker died", deadline: "the deadline passed" };

@@ -1,4 +1,4 @@
-// The filter of requests: `state:running priority:0..9 tag:nightly tenant:acme age:>10m id:abc*`.
+// The filter of requests: `state:running priority:0..9 task:send_mail tag:nightly tenant:acme age:>10m id:abc*`.
 
 export const STATES = ["running", "waiting", "working", "active", "paused", "cancelling", "expiring", "ended", "done", "failed", "partly_failed", "cancelled", "lost"];
 const UNITS = { s: 1, m: 60, h: 3600, d: 86_400 };
@@ -7,11 +7,14 @@ const UNITS = { s: 1, m: 60, h: 3600, d: 86_400 };
 export const QUALIFIERS = {
   state: ["state:", "running, paused, done, …"],
   priority: ["priority:", "5 or 0..9; 0 is the most urgent"],
+  task: ["task:", "with calls of this task; several: any of them"],
   tag: ["tag:", "has this tag; several: all of them"],
   tenant: ["tenant:", "of this tenant; several: any of them"],
   age: ["age:", ">10m or <1h since the submission"],
   id: ["id:", "abc* begins like this"],
 };
+
+export const WORD = /(?:[^\s"]|"[^"]*"|")+/g; // the name of a task may have spaces: task:"send mail"
 
 /** An error in a filter, as one sentence. */
 export class FilterError extends Error {}
@@ -24,9 +27,9 @@ export function parse(text) {
   const query = {};
   let only = null;
   const add = (name, value) => (query[name] = [...(query[name] ?? []), value]);
-  for (const word of text.trim().split(/\s+/).filter(Boolean)) {
+  for (const word of text.match(WORD) ?? []) {
     const at = word.indexOf(":");
-    const [name, value] = at < 0 ? ["id", word] : [word.slice(0, at).toLowerCase(), word.slice(at + 1)];
+    const [name, value] = at < 0 ? ["id", word] : [word.slice(0, at).toLowerCase(), word.slice(at + 1).replaceAll('"', "")];
     if (!(name in QUALIFIERS)) throw new FilterError(`${word} is not understood: ${near(name)}.`);
     if (!value) throw new FilterError(`${word} has no value: ${QUALIFIERS[name][1]}.`);
     if (name === "state") only = state(value.toLowerCase(), add) ?? only;
@@ -80,7 +83,7 @@ function prefix(value, query) {
   query.id_prefix = text;
 }
 
-/** Returns what can follow a text: [{text, hint}], where `text` replaces its last word. `seen` has tags and tenants. */
+/** Returns what can follow a text: [{text, hint}], where `text` replaces its last word. `seen` has tags, tenants and tasks. */
 export function hints(text, seen) {
   const word = /\S*$/.exec(text)[0];
   const at = word.indexOf(":");
@@ -88,6 +91,6 @@ export function hints(text, seen) {
     return Object.values(QUALIFIERS).filter(([start]) => start.startsWith(word)).map(([start, hint]) => ({ text: start, hint }));
   }
   const name = word.slice(0, at);
-  const values = { state: STATES, tag: seen.tags, tenant: seen.tenants, priority: ["0..9", "10..49", "50..99"], age: [">10m", ">1h", "<1h", "<1d"] }[name] ?? [];
+  const values = { state: STATES, tag: seen.tags, tenant: seen.tenants, task: seen.tasks, priority: ["0..9", "10..49", "50..99"], age: [">10m", ">1h", "<1h", "<1d"] }[name] ?? [];
   return values.filter((value) => value.startsWith(word.slice(at + 1)) && value !== word.slice(at + 1)).map((value) => ({ text: `${name}:${value}`, hint: "" }));
 }
