@@ -15,7 +15,7 @@ from fairlane.options import read_option
 from fairlane.protocol import keys
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterable, Iterator
     from types import TracebackType
 
     from fairlane.model import ChosenFilters, DeadFilters

@@ -15,6 +15,8 @@ from fairlane.protocol import keys
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Coroutine, Generator
+
+    # blocking: from collections.abc import Iterable
     from types import TracebackType
 
     from fairlane.aio.queue import Queue
