@@ -128,12 +128,16 @@ def ask(pid: int, file: int) -> None:
     """Makes a process write its stacks anew; the signal ends a process that did not `prepare`."""
     if file >= 0:
         os.ftruncate(file, 0)
-    taker = _taker_of(pid) if _may_ask_one() else 0
-    if taker:
-        ctypes.CDLL(None).tgkill(pid, taker, int(_SIGNAL))
+    _send(pid, _SIGNAL)
+
+
+def _send(pid: int, number: int) -> None:
+    """Sends a signal to the thread that takes it, or to the process if it has no such thread."""
+    if _may_ask_one() and (taker := _taker_of(pid)):
+        ctypes.CDLL(None).tgkill(pid, taker, int(number))
         return
     with contextlib.suppress(ProcessLookupError):
-        os.kill(pid, _SIGNAL)
+        os.kill(pid, number)
 
 
 def _ask_one(pid: int, native: int, file: int) -> None:
@@ -238,8 +242,7 @@ class TaskDump:
         self._lines: dict[int, list[str]] = {}
         if file >= 0 and _SIGNAL_OF_TASKS is not None:
             os.ftruncate(file, 0)
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(pid, _SIGNAL_OF_TASKS)
+            _send(pid, _SIGNAL_OF_TASKS)
 
     def look(self, now: float) -> bool:
         """Returns True if the stacks are written, or if their time is up."""
