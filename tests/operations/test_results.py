@@ -74,7 +74,8 @@ def replay(window: InputOrder, entries: list[list[int]]) -> tuple[list[int], int
         window.add(entry_id, found)
         held = max(held, len(window._early))
         drain()
-    while window.skip_gap():
+    while gap := window.gap():
+        window.skip(gap)
         drain()
     return out, held
 

@@ -20,7 +20,7 @@ BOUND = CONF, LOADS = keys.bound("req")
 LANES, TURNS = keys.lanes("req"), keys.turns("req")
 BUCKET = keys.bucket("key/api")
 RATE = {"interval": 10_000, "burst": 5, "weight": 1}
-ENDING = [RUNNING, "done", 7, 3, 2, 1, 0, 9, 5, "why", HOUR]
+ENDING = [RUNNING, "done", 7, 3, 2, 1, 0, 9, 5, "why", HOUR, ""]
 MINE = [f"{{lists}}:{name}".encode() for name in ("in", "pending", "a", "b", "ids", "1", "x1")]
 TRACKED: dict[str, Any] = {"to": "all", "count": 2, "service": "1", "timeout": 1, "expire": 2}
 TRACKED["rows"] = ["m", 1, "x1", "sha1"]
@@ -100,7 +100,7 @@ def accepted(lane: Lane, held: Held) -> dict[str, Call]:
                 keys.of_flow(ENDED),
                 keys.fed(ENDED),
             ),
-            {"born": T0, "seen": 1, "ttl": HOUR},
+            {"ending": T0, "seen": 1, "ttl": HOUR},
         ),
         "discard": Call(running, born | {"reason": "why", "seen": 0, "ttl": HOUR}),
         "drop_active": Call(

@@ -264,7 +264,7 @@ local function limits_error(new, shards)
 end
 
 -- `new` has, besides what enqueue_error reads: queue, policy, digest and extras. `intent`: the score in `active` that announced
--- the request. `over`: `born` of an abandoned life whose ending is in the log.
+-- the request. `over`: an ending that is in the log, see lib/ids.lua: a new life may follow it.
 local function enqueue(new, now, intent, over)
   local row = redis.call("HMGET", request, "state", "seen", "over")
   local former, refused

@@ -34,14 +34,15 @@ local function is_ended(state)
   return state.state == "done" or state.state == "cancelled"
 end
 
--- Returns what retire needs: state, born, total, done, dead, cancelled, ended, priority, reason, retain_ms.
+-- Returns what retire needs: state, born, total, done, dead, cancelled, ended, priority, reason, retain_ms, opened.
+-- opened = "<reopened>:<since>", or "" if the request was never reopened.
 local function summary(state)
   local cancelled, ended, reason = state.cancelled, state.ended, ""
   if not ended then  -- it ended before, or was stopped, and that has a reason
     cancelled, ended, reason = unpack(redis.call("HMGET", request, "cancelled", "ended", "reason"))
   end
   return {state.state, state.born, state.total, state.done, state.dead, tonumber(cancelled) or 0, tonumber(ended) or 0,
-    state.priority, reason or "", state.retain_ms}
+    state.priority, reason or "", state.retain_ms, state.reopened and state.reopened .. ":" .. state.since or ""}
 end
 
 -- ------------------------------------------------------------------ gate, as text
@@ -84,12 +85,13 @@ end
 --   policy = limit:priority:attempts:backoff_min:backoff_max:lease_ms:retain_ms:time_limit_ms:durable:deadline:born:shards
 --   counts = seq:queued:high:fresh:total:done:dead:open:few:max_body:last_ms:sleep_due:sleeper:free
 -- Only a request that must wait for a time, a rate its tenant's turn or a key has a third field: gate = opens|rates|limited|turn|wait|keys,
--- see lib/gate.lua.
+-- see lib/gate.lua. A request that was reopened has a fourth one: opened = reopened:since, how often it was, and the last
+-- entry of `out` at that time. Each opening has one end, see requeue_dead.
 local POLICY = "^(%d+):(%d+):(%d+):(%d+):(%d+):(%d+):(%d+):(%d+):(%d+):(%d+):(%d+):([%d,]*)$"
 local COUNTS = "^(%d+):(%-?%d+):(%d+):(%-?%d+):(%d+):(%d+):(%-?%d+):(%d+):(%d+):(%d+):(%d+):(%d+):(%d*):(%d*)$"
 
 local function load_state()
-  local row = redis.call("HMGET", request, "state", "policy", "counts", "gate", "trace")
+  local row = redis.call("HMGET", request, "state", "policy", "counts", "gate", "trace", "opened")
   if not row[1] or row[1] == "abandoned" then
     return nil
   end
@@ -112,6 +114,9 @@ local function load_state()
   }
   if row[5] then  -- few have one: so the others do not pay for the field
     found.trace = row[5]
+  end
+  if row[6] then
+    found.reopened, found.since = string.match(row[6], "^([1-9]%d*):([%d-]+)$")
   end
   return found
 end

@@ -263,17 +263,21 @@ async def read_dead(
 
 
 class ResultSpan(NamedTuple):
-    """Says what results a request has now; `born` (ms) distinguishes it from others of its id."""
+    """Says what results a request has now; `born` (ms) distinguishes it from others of its id.
+
+    `reopened` is how often it was reopened: then the results of dead sub-requests have gone.
+    """
 
     id: str
     queue: str
     born: int
+    reopened: int
     is_ended: bool
     rows: int  # results
     span: Span | None  # of `out`
 
 
-_OF_RESULTS = ("state", "queue", "born", "done", "dead")
+_OF_RESULTS = ("state", "queue", "born", "reopened", "done", "dead")
 
 
 async def result_span(request_id: str) -> ResultSpan:
@@ -307,11 +311,11 @@ async def begins(ids: Sequence[str]) -> list[int | None]:
 def _result_span(
     request_id: str, reply: Sequence[bytes | None], held: Span | None
 ) -> ResultSpan | None:
-    state, queue, born, done, dead = parse_fields(_OF_RESULTS, reply)
+    state, queue, *numbers = parse_fields(_OF_RESULTS, reply)
     if state in {"", "abandoned"}:
         return None
-    rows = int(done or 0) + int(dead or 0)
-    return ResultSpan(request_id, queue, int(born or 0), state in ENDED_STATES, rows, held)
+    born, reopened, done, dead = (int(number or 0) for number in numbers)
+    return ResultSpan(request_id, queue, born, reopened, state in ENDED_STATES, done + dead, held)
 
 
 async def small_results(

@@ -691,20 +691,24 @@ async def delete_each(queue: str, chosen: Sequence[Chosen]) -> dict[str, Outcome
             found[one.id] = False
     await run_all(retire_all(queue, [(one.id, it.summary) for one, it in ended.items()]))
     _, time = await Batch([Command(b"EXISTS", keys.active(queue)), Command(b"TIME")])
-    calls = [delete(one, time_ms(time) + 2 * settings.INTENT_GRACE_MS) for one in ended]
+    seen = time_ms(time) + 2 * settings.INTENT_GRACE_MS
+    calls = [delete(one.id, it.summary.ending, seen) for one, it in ended.items()]
     answers = await call_each(calls)
     for one, answer in zip(ended, answers, strict=True):
         found[one.id] = _outcome(one.id, answer)
     return found
 
 
-def delete(one: Chosen, seen: int) -> Call[DeleteReply]:
-    """Returns the call that deletes one life; intents up to the score `seen` are given up."""
+def delete(request_id: str, ending: str, seen: int) -> Call[DeleteReply]:
+    """Returns the call that deletes a life with this ending, which must be in the log.
+
+    Intents up to the score `seen` are given up.
+    """
     names = (
-        *(*keys.request_keys(one.id), keys.unique_ids(one.id)),
-        *(keys.owner(one.id), keys.of_flow(one.id), keys.fed(one.id)),
+        *(*keys.request_keys(request_id), keys.unique_ids(request_id)),
+        *(keys.owner(request_id), keys.of_flow(request_id), keys.fed(request_id)),
     )
-    return scripts.delete(names, born=one.born, seen=seen, ttl=settings.LEAST_TOMBSTONE_MS)
+    return scripts.delete(names, ending=ending, seen=seen, ttl=settings.LEAST_TOMBSTONE_MS)
 
 
 def _outcome(request_id: str, reply: DeleteReply | FairlaneError) -> Outcome:
@@ -715,7 +719,7 @@ def _outcome(request_id: str, reply: DeleteReply | FairlaneError) -> Outcome:
             f"request {request_id} stays, because its dead sub-requests are being requeued: "
             "requeue any of them to finish that"
         )
-    if reply.is_alive:  # a failover took back its end
+    if reply.is_alive:  # it was reopened since, or a failover took back its end
         return _not_ended(request_id)
     return not reply.is_other  # gone: the first try, whose reply was lost, has deleted it
 

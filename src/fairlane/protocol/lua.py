@@ -54,6 +54,15 @@ _TAKEN = {
 }  # names that every Reply has
 
 
+def ending_name(born: int | str, reopened: int | str) -> str:
+    """Returns the name of an ending among those of its id: `ending_of` of lua/v1/lib/ids.lua.
+
+    `born` is when the request began, in ms. `reopened` is how often it was reopened before; 0 or ""
+    = never.
+    """
+    return f"{born}|{reopened}" if reopened and reopened != "0" else str(born)
+
+
 class Summary(NamedTuple):
     """The state of a request or its end: `summary` of lua/v1/lib/state.lua."""
 
@@ -67,6 +76,12 @@ class Summary(NamedTuple):
     priority: int
     reason: bytes
     retain_ms: int
+    opened: bytes
+
+    @property
+    def ending(self) -> str:
+        """Returns what distinguishes this ending from all others of the request's id."""
+        return ending_name(self.born, self.opened.partition(b":")[0].decode())
 
     @property
     def is_cancelled(self) -> bool:

@@ -37,12 +37,12 @@ class AbandonReply(Reply):
 
     __slots__ = ()
     script = "abandon"
-    says = "ok | discarded | over born | exists"
+    says = "ok | discarded | over ending | exists"
     is_ok: bool
     is_discarded: bool
     is_over: bool
     is_exists: bool
-    born: int
+    ending: bytes
 
 
 def abandon(keys: Sequence[bytes], *, seen: Arg, ttl: Arg) -> Call[AbandonReply]:
@@ -487,9 +487,9 @@ class DeleteReply(Reply):
     is_gone: bool
 
 
-def delete(keys: Sequence[bytes], *, born: Arg, seen: Arg, ttl: Arg) -> Call[DeleteReply]:
+def delete(keys: Sequence[bytes], *, ending: Arg, seen: Arg, ttl: Arg) -> Call[DeleteReply]:
     """Removes an ended request with its results and dead sub-requests."""
-    return _call("delete", keys, (born, seen, ttl), DeleteReply.of)
+    return _call("delete", keys, (ending, seen, ttl), DeleteReply.of)
 
 
 class DiscardReply(Reply):

@@ -65,7 +65,7 @@ MALFORMED: list[tuple[str, str, list[dict[str, Any]]]] = [
         ("complete", "BADVERDICT", [{"done": 0, "verdicts": verdict}])
         for verdict in WRONG_VERDICTS
     ),
-    ("delete", "BADARGUMENT", [{"born": "x"}, {"seen": ""}, {"ttl": "x"}, {"ttl": 0}]),
+    ("delete", "BADARGUMENT", [{"ending": "x"}, {"seen": ""}, {"ttl": "x"}, {"ttl": 0}]),
     ("discard", "born", [{"born": "x"}]),
     ("discard", "seen", [{"seen": "x"}]),
     ("discard", "ttl", [{"ttl": "x"}]),
@@ -79,7 +79,7 @@ MALFORMED: list[tuple[str, str, list[dict[str, Any]]]] = [
     ("enqueue", "BADLIMIT", each("limit", *LIMITS)),
     ("enqueue", "BADARGUMENT", [{name: "soon"} for name in ("open_ms", *POLICY[2:])]),
     ("enqueue", "BADARGUMENT", each("policy", "3:5:", ":".join("3" * 9), ":".join("3" * 11))),
-    ("enqueue", "intent and over", [{"intent": "x"}, {"over": "x"}]),
+    ("enqueue", "a number for intent", [{"intent": "x"}]),
     ("enqueue", "BADSHARDS", each("shards", *SHARDS)),
     ("enqueue", "BADCHUNK", each("bodies", [b""] * 1001)),
     ("expire_leftovers", "BADARGUMENT", each("ttl", "long", 0, -1)),
@@ -135,8 +135,8 @@ MALFORMED: list[tuple[str, str, list[dict[str, Any]]]] = [
     ("reschedule_active", "BADARGUMENT", each("rows", ["r2", 1, 2] * 301)),
     ("restore_active", "BADARGUMENT", each("due", "", "soon")),
     ("retire", "BADARGUMENT", [{"least": "x"}, {"longest": "x"}, {"most": "x"}]),
-    ("retire", "BADARGUMENT", each("endings", [], ENDING + ENDING[:10], ENDING * 81)),
-    ("retire", "BADARGUMENT", each("endings", [*ENDING, *ENDING[:10], "x"])),
+    ("retire", "BADARGUMENT", each("endings", [], ENDING + ENDING[:11], ENDING * 76)),
+    ("retire", "BADARGUMENT", each("endings", [*ENDING, *ENDING[:10], "x", ""])),
     ("seal", "BADARGUMENT", [{"chunks": "many"}]),
     ("set_deadline", "BADARGUMENT", each("deadline_ms", "", "x", -1, 0.5, 366 * 86_400_000 + 1)),
     ("set_limit", "BADLIMIT a whole number from 1 to 10000", each("limit", *LIMITS)),

@@ -77,8 +77,8 @@ TYPES: dict[str, str] = {
     ),
     **dict.fromkeys(
         (
-            *("chain", "chore", "cursor", "epoch", "fence", "former", "host", "manifest", "pid"),
-            *("rate", "rates", "rolled", "score", "shards", "since", "state", "text"),
+            *("chain", "chore", "cursor", "ending", "epoch", "fence", "former", "host", "manifest"),
+            *("pid", "rate", "rates", "rolled", "score", "shards", "since", "state", "text"),
             *("watched",),
         ),
         "bytes",

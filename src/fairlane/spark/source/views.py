@@ -321,8 +321,13 @@ class Results(NamedTuple):
     request: str
     piece: StreamRange
     born: int
+    reopened: int
     is_ended: bool
     span: completion_log.Span  # of all that is in `out`, which changes only while the request runs
+
+    def still_is_ended(self, life: stream_ranges.ResultSpan) -> bool:
+        """Returns True if the request had ended before the read, and was not reopened since."""
+        return self.is_ended and life.reopened == self.reopened
 
     @property
     def is_small(self) -> bool:
@@ -373,7 +378,7 @@ class ResultsReader(ViewReader):
         parts = self.divide([(life.rows, span) for life, span in found])
         return [
             [
-                Results(life.id, piece.range, life.born, life.is_ended, span)
+                Results(life.id, piece.range, life.born, life.reopened, life.is_ended, span)
                 for piece in part
                 for life, span in (found[piece.stream],)
             ]
@@ -405,8 +410,8 @@ class ResultsReader(ViewReader):
         of, named = [], []
         for at, (piece, (found, life)) in enumerate(zip(pieces, read, strict=True)):
             if life is None or life.born != piece.born:
-                _check(piece, life)
-            if piece.is_ended and len(found) != piece.span.length:
+                _check(piece, life)  # raises
+            elif piece.still_is_ended(life) and len(found) != piece.span.length:
                 raise _lost(piece.request, "some have left Redis")
             entries += found
             owners += [at] * len(found)
@@ -444,7 +449,8 @@ def _check(piece: Results, life: stream_ranges.ResultSpan | None) -> None:
     if life.born != piece.born:
         raise _lost(piece.request, "another request has its id by now")
     # While a request runs, a requeue of dead sub-requests removes their results.
-    is_there = life.span == piece.span if piece.is_ended else life.span or not life.is_ended
+    is_whole = life.span == piece.span
+    is_there = is_whole if piece.still_is_ended(life) else life.span or not life.is_ended
     if not is_there:
         raise _lost(piece.request, "some have left Redis")
 
