@@ -11,6 +11,7 @@ import socket as sockets
 import stat
 import subprocess
 import sys
+import threading
 from typing import TYPE_CHECKING
 
 import pytest
@@ -314,6 +315,22 @@ def test_a_hanging_server_is_left_alone(home: Path, monkeypatch: pytest.MonkeyPa
     finally:
         os.kill(pid, signal.SIGCONT)
     assert pid_of(home) == pid
+
+
+def test_a_server_that_answers_late_still_reports_its_state(
+    home: Path, monkeypatch: pytest.MonkeyPatch
+):
+    """On a busy machine it answers later than a probe waits."""
+    embedded.ensure(home)
+    pid = pid_of(home)
+    monkeypatch.setattr(server, "_PROBE_TIMEOUT_S", 0.05)
+    os.kill(pid, signal.SIGSTOP)
+    wakes = threading.Timer(0.5, os.kill, (pid, signal.SIGCONT))
+    wakes.start()
+    try:
+        assert pid_of(home) == pid
+    finally:
+        wakes.join()
 
 
 def test_data_are_never_served_twice(home: Path, monkeypatch: pytest.MonkeyPatch):

@@ -23,6 +23,7 @@ from fairlane.operations import (
     create,
     dead_letters,
     lease,
+    limit_keys,
     pause,
     rates,
     shards,
@@ -390,6 +391,17 @@ def is_given_another_share(driver: Any) -> None:
     driver.run(change.set_share("r1", 3))
 
 
+def names_keys(driver: Any) -> None:
+    """Two requests share a key, whose limit is raised and taken back; one of them fails once."""
+    for name in ("r1", "r2"):
+        put(driver, 1, name, limits=(("x", 1),))
+    settle(driver, take(driver), verdict="retry")
+    driver.run(limit_keys.set_key("req", "x", 2))
+    driver.run(limit_keys.check_all("req", ["x"]))
+    driver.run(limit_keys.set_key("req", "x", None))
+    work_on(driver)
+
+
 def ages(driver: Any) -> None:
     put(driver, ageing_ms=1_000)
     reply = driver.do(scripts.hasten(keys.request_keys("r1"), now=2_000_000_000_000))
@@ -597,9 +609,9 @@ SCENARIOS: list[Scenario] = [
     takes_back_what_is_held, begins_a_new_life, cancels, works, goes_on, fails, gives_back,
     expires, dies, lives, loses_its_tokens, is_late, leaves_an_intent, vanishes, ends_unlogged,
     changes, holds, has_rates, has_rates_and_is_held, takes_turns, charges_turns, measures,
-    is_given_another_rate, is_given_another_share, ages, follows_another, fans_out, forwards,
-    balances, publishes, places, pauses_the_queue, spreads, requeues, requeues_after_the_end,
-    drops_the_dead, limits_the_queue,
+    is_given_another_rate, is_given_another_share, names_keys, ages, follows_another, fans_out,
+    forwards, balances, publishes, places, pauses_the_queue, spreads, requeues,
+    requeues_after_the_end, drops_the_dead, limits_the_queue,
     checks_everything, tidies, rolls, joins, recurs, changes_many, deletes, pulls, flows,
     joins_children, chooses_children,
 ]  # fmt: skip
@@ -630,6 +642,7 @@ WRITES_AGAIN = {
     "exchange": "the same, for the tokens that it dispatches",
     "intend": "the intent is looked at a ms later",
     "submit": "the same, for the intent of each request",
+    "place_tokens": "as insert_tokens",
     "push": "as insert_tokens; the word that wakes a worker's units is there twice, and expires",
     "take": "a bucket gives twice, so that many sub-requests start later, and never too many",
     "take_messages": "Redis counts another delivery",

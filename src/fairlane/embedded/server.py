@@ -239,7 +239,7 @@ class _Answer(enum.Enum):
     GONE = "gone"  # no process listens
 
 
-def _connect(place: Home, timeout: float = _PROBE_TIMEOUT_S) -> redis.Redis:
+def _connect(place: Home, timeout: float) -> redis.Redis:
     from redis import Redis
     from redis.backoff import NoBackoff
     from redis.retry import Retry
@@ -255,7 +255,7 @@ def _probe(place: Home) -> _Answer:
 
     if not place.is_ours():
         return _Answer.GONE
-    with contextlib.closing(_connect(place)) as client:
+    with contextlib.closing(_connect(place, _PROBE_TIMEOUT_S)) as client:
         try:
             client.ping()
         except (exceptions.BusyLoadingError, exceptions.TimeoutError):
@@ -382,7 +382,7 @@ def status(data_home: Path | None = None) -> ServerStatus | None:
     if _probe(place) is _Answer.GONE:
         return None
     try:
-        with contextlib.closing(_connect(place)) as client:
+        with contextlib.closing(_connect(place, READY_S)) as client:  # a busy one, too
             info: dict[str, Any] = client.info()
             folder: dict[Any, Any] = client.config_get("dir")
     except exceptions.RedisError as error:

@@ -11,6 +11,7 @@ import pytest
 
 from fairlane.cli.program import COMMANDS
 from fairlane.common import text as terminal
+from fairlane.operations.limit_keys import LINE
 from fairlane.operations.schedules import define
 from fairlane.protocol import keys
 from fairlane.queue import Queue
@@ -69,6 +70,8 @@ def poisoned(redis_url: str, redis_client: redis.Redis) -> Iterator[None]:
     raw.hset(keys.conf("req"), mapping={"lock": EVIL, "left": EVIL})
     raw.xadd(keys.completed("req"), dict.fromkeys(("id", "state", "reason", "dead"), EVIL))
     given_up = dict.fromkeys(("reason", "error", "worker", "body"), EVIL)
+    raw.hset(keys.of_limits("req")[3], EVIL, "3")
+    raw.zadd(keys.limit_key("req", EVIL), {EVIL: -1, f"held#0.1%1%{EVIL}": LINE + 1})
     raw.xadd(keys.dead("dead"), {"head": "1:x:1:0:0", **given_up})
     yield
     raw.flushall()
@@ -92,6 +95,8 @@ SHOWING = (
         "scripts load --watch EVIL",
         "worker --id EVIL",
         "worker --handler EVIL",
+        "key list",
+        "key show EVIL",
     ),
 )
 HIDING = (

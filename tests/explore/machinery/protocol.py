@@ -159,10 +159,10 @@ class Fairlane(Protocol):
             "turns": keys.turns(QUEUE)[0],
             "tenants": keys.turns(QUEUE)[1],
         }
-        # How many requests there are decides nothing for one, and no shards are set.
+        # How many requests there are decides nothing for one; no shards are set, and no keys named.
         self.known = {
             (b"ZCARD", keys.active(QUEUE)): 1,
-            (b"HMGET", keys.conf(QUEUE)): (None, None, None),
+            (b"HMGET", keys.conf(QUEUE)): (None,) * 4,
             (b"ZRANGE", keys.workers(QUEUE)): (),
         }
         self._names = [(name, "") for name in self.keys]

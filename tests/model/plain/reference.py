@@ -285,9 +285,9 @@ class Request:
 
     def acquire(
         self, now: int, reply: Reply, *, k: int, g: int, op: str, worker: str, started: str,
-        count: int, shared: str, allowance: str, wait: str,
+        count: int, shared: str, allowance: str, wait: str, token: str,
     ) -> list[Token]:  # fmt: skip
-        agree((allowance, wait), ("", ""), "a request without rates")
+        agree((allowance, wait, token), ("", "", ""), "a request without rates and keys")
         permit = self.permits.get(k)
         if permit and permit.state == "held" and (permit.op, permit.g) == (op, g):
             return self._acquire_again(now, reply, permit)

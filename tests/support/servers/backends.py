@@ -39,7 +39,7 @@ ON_BOTH_KINDS = (
     *("drivers", "operations/create", "operations/submit", "operations/lease/test_rates.py"),
     *("scripts/lease/test_exchange.py", "scripts/lease/test_exchange_rates.py"),
     *("scripts/creation/test_submit.py", "scripts/creation/test_distinct.py"),
-    "scripts/dispatch/test_place.py",
+    *("scripts/dispatch/test_place.py", "scripts/dispatch/test_limit_keys.py"),
     *("scripts/change/test_rates.py", "package/test_aio.py", "backends/test_support.py"),
 )
 # Where less is enough: what differs from `single` is the way to the server, or the server alone.
