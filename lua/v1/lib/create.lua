@@ -49,7 +49,6 @@ end
 -- ------------------------------------------------------------------ extras
 
 -- What a producer asks for besides the policy, in one argument: lines "name=value", each name at most once.
---   parent   the request whose dead sub-requests these were
 --   tags     names with commas between them
 --   limits   keys, each with how many leases the requests that name it may have together, see lib/limit_keys.lua
 --   tenant   a name; share: how much time it gets beside other tenants, 1..999
@@ -81,7 +80,7 @@ end
 
 -- @rare
 local function parse_extras(text)
-  local patterns = {limits = "^[%w_.:-]+=[1-9]%d*[%w_.:=,-]*$", distinct = "^1$", unique = "^%d+:%x+$", parent = "^[%w_.:-]+$", tags = "^[%w_.:-][%w_.:,-]*$", tenant = "^[%w_.:-]+$", share = "^[1-9]%d?%d?$", delay = "^%d+$", start = "^%d+$",
+  local patterns = {limits = "^[%w_.:-]+=[1-9]%d*[%w_.:=,-]*$", distinct = "^1$", unique = "^%d+:%x+$", tags = "^[%w_.:-][%w_.:,-]*$", tenant = "^[%w_.:-]+$", share = "^[1-9]%d?%d?$", delay = "^%d+$", start = "^%d+$",
     ageing = "^[1-9]%d*$", flow = "^[%w_.:-]+ %d+ %d+ [%w_.:-]+$", feed = "^%l+ [%w_.:,-]+ [%l,]+ [%w_.:-]+ %d+ ?[%x.]*$", after = "^%l+:[%w_.:-][%w_.:,|-]*$",
     rates = "^%d+ ", by = "^[%w_.:-]+$", trace = "^%x%x%-%x+%-%x+%-%x%x ?[!-~]*$"}
   local found = {}
@@ -123,7 +122,7 @@ end
 -- @rare
 local function extra_fields(extras, gate, left)
   local fields = {}
-  for _, name in ipairs({"parent", "tags", "tenant", "share", "ageing", "after", "flow", "feed", "by", "trace"}) do
+  for _, name in ipairs({"tags", "tenant", "share", "ageing", "after", "flow", "feed", "by", "trace"}) do
     if extras[name] then
       fields[#fields + 1], fields[#fields + 2] = name, extras[name]
     end

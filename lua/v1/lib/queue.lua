@@ -157,9 +157,10 @@ end
 -- request, when that began and how often it was reopened: each opening of a request ends once.
 local function log_ending(now, id, summary, keep)
   local state, born, total, done, dead, cancelled, over, priority, reason, retain_ms, opened = unpack(summary)
-  local marker, again, reopened, since = id .. "|" .. born, {}, string.match(opened, "^(%d+):(.*)$")
-  if reopened then
-    marker, again = marker .. "|" .. reopened, {"reopened", reopened, "since", since}
+  local marker, more = id .. "|" .. born, nil
+  if opened ~= "" then
+    local reopened, since = string.match(opened, "^(%d+):(.*)$")
+    marker, more = marker .. "|" .. reopened, {"reopened", reopened, "since", since}
   end
   local until_ms = now + retain_ms + math.min(keep.longest, math.max(keep.least, tonumber(retain_ms)))
   if redis.call("ZADD", logged, "NX", string.format("%d", until_ms), marker) == 0 then
@@ -167,7 +168,7 @@ local function log_ending(now, id, summary, keep)
   end
   local entry = redis.pcall("XADD", completed, "MAXLEN", "~", keep.most, "*", "id", id, "state", state, "priority",
     priority, "total", total, "done", done, "dead", dead, "cancelled", cancelled, "born", born, "ended", over,
-    "reason", reason, unpack(again))
+    "reason", reason, unpack(more or {}))
   if type(entry) == "table" then
     redis.call("ZREM", logged, marker)
     return false, entry

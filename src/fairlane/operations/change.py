@@ -11,7 +11,6 @@ from fairlane.errors import (
     FairlaneError,
     InvalidArgument,
     RequestEnded,
-    RequestExists,
     RequestNotEnded,
     RequestNotFound,
     not_found,
@@ -194,7 +193,7 @@ async def _change(request_id: str, call: Call[AnyReply], change: str) -> AnyRepl
 
 TOGETHER = 100  # requests that are changed in one batch
 _PART = 1_000  # entries of `active`, or of the log, that one call reads
-_FIELDS = ("state", "queue", "born", "tags", "tenant")
+_FIELDS = ("state", "queue", "born", "reopened", "tags", "tenant")
 
 
 class Chosen(NamedTuple):
@@ -329,8 +328,9 @@ async def _kept(queue: str, wanted: RequestFilter, asked: list[Completion]) -> l
     replies = await run_all([hmget(one.id, *_FIELDS) for one in asked])
     kept = []
     for one, reply in zip(asked, replies, strict=True):
-        state, home, born, tags, tenant = parse_fields(_FIELDS, reply)
+        state, home, born, reopened, tags, tenant = parse_fields(_FIELDS, reply)
         is_same = state in ENDED and home == queue and born == str(one.submitted_ms)
+        is_same = is_same and int(reopened or 0) == one.reopened
         if is_same and wanted.accepts_labels(tags, tenant):
             kept.append(one)
     return kept
@@ -367,8 +367,8 @@ async def set_one(request_id: str, change: Change) -> None:
     for error in report.failed.values():
         raise error
     if report.ended:
-        state, done, dead = await read(request_id, "state", "done", "dead")
-        shown = ending_words(state, int(done or 0), int(dead or 0))
+        state, *counts = await read(request_id, "state", "done", "dead", "reopened")
+        shown = ending_words(state, *(int(count or 0) for count in counts))
         why = (
             f"has ended ({shown})" if state in ENDED else "is being cancelled or past its deadline"
         )
@@ -528,7 +528,7 @@ async def _requeue(
     del queue
     for one in chosen:
         try:
-            _, count = await requeue_dead(one.id, change.choice)
+            count = await requeue_dead(one.id, change.choice, change.by)
         except (DeadNotFound, RequestEnded, RequestNotFound) as error:
             _count(report, one.id, error)
         else:
@@ -542,7 +542,7 @@ async def _drop(queue: str, change: Change, chosen: Sequence[Chosen], report: Ch
     for one in chosen:
         try:
             count = await drop_dead(one.id, change.choice)
-        except (DeadNotFound, RequestExists, RequestNotFound) as error:
+        except (DeadNotFound, RequestNotFound) as error:
             _count(report, one.id, error)
         else:
             report.dead += count
@@ -588,7 +588,8 @@ class Change:
     """One change of many requests; the methods of its class make it.
 
     `states` are those in which a request can be changed so; requests in others are not chosen.
-    `verb` says what becomes of a request: "cancelled".
+    `verb` says what becomes of a request: "cancelled". `by` names the caller to those that it
+    reopens.
     """
 
     word: str
@@ -603,6 +604,7 @@ class Change:
     weight: int | None = None
     share: int | None = None
     choice: DeadChoice = field(default_factory=DeadChoice)
+    by: str = ""
     cancels: bool = False
 
     @classmethod
@@ -646,7 +648,10 @@ class Change:
 
     @classmethod
     def requeue_dead(cls, *, fingerprint: str | Iterable[str] | None = None) -> Change:
-        """Runs the dead sub-requests of requests again: all, or those with these fingerprints."""
+        """Runs the dead sub-requests of requests again: all, or those with these fingerprints.
+
+        Ended requests are opened again for that.
+        """
         choice = DeadChoice.of(fingerprint, None)
         return cls("requeue_dead", "requeued", (*_GOING, *_KEPT), choice=choice)
 
@@ -714,11 +719,6 @@ def delete(request_id: str, ending: str, seen: int) -> Call[DeleteReply]:
 def _outcome(request_id: str, reply: DeleteReply | FairlaneError) -> Outcome:
     if isinstance(reply, FairlaneError):
         return reply
-    if reply.is_claimed:
-        return RequestNotEnded(
-            f"request {request_id} stays, because its dead sub-requests are being requeued: "
-            "requeue any of them to finish that"
-        )
     if reply.is_alive:  # it was reopened since, or a failover took back its end
         return _not_ended(request_id)
     return not reply.is_other  # gone: the first try, whose reply was lost, has deleted it

@@ -117,7 +117,7 @@ ROLES = {
             *("why", "demand", "queue", "key", "doctor", "schedule", "flow"),
         ),
         _words(
-            "abandon add_turns admit append cancel change_shards change_shared check claim_dead"
+            "abandon add_turns admit append cancel change_shards change_shared check"
             " confirm delete discard drop_active drop_dead drop_schedule due_schedules enqueue"
             " expire_leftovers expire_workers glance hand_chosen hand_over insert_tokens intend"
             " join join_chosen list_chosen list_dead move_tick pause pause_queue place place_tokens"

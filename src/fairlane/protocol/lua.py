@@ -79,9 +79,14 @@ class Summary(NamedTuple):
     opened: bytes
 
     @property
+    def reopened(self) -> int:
+        """Returns how often the request was reopened before this end."""
+        return int(self.opened.partition(b":")[0] or 0)
+
+    @property
     def ending(self) -> str:
         """Returns what distinguishes this ending from all others of the request's id."""
-        return ending_name(self.born, self.opened.partition(b":")[0].decode())
+        return ending_name(self.born, self.reopened)
 
     @property
     def is_cancelled(self) -> bool:

@@ -452,12 +452,6 @@ def chosen(result: Next | Fan, request_id: str) -> tuple[bytes, bytes]:
         raise InvalidArgument(f"{what} a call outside of a worker is no step of a flow")
     found = _connections.blocking().run(read_choices(request_id))
     if found is None:
-        (parent,) = _connections.blocking().run(read(request_id, "parent"))
-        if parent:
-            raise InvalidArgument(
-                f"{what} request {request_id} is no step of a flow, because it was requeued from "
-                f"{parent} after that had ended: submit what is missing as another flow"
-            )
         raise InvalidArgument(
             f"{what} request {request_id} is no step of a flow: return bytes, str or None"
         )

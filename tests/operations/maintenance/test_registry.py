@@ -331,7 +331,7 @@ def test_another_end_between_the_reap_and_the_mark_is_left_to_the_next_look(lane
 
     def end_again(name: str) -> None:
         if name == "abandon":
-            lane.client.hset(lane.names[2], "opened", "1:9-0")
+            lane.client.hset(lane.names[2], "opened", "1:9-0:0::")
 
     lane.complete(lane.take(lane.start(1)[0]))
     score = lane.client.zscore(ACTIVE, "r1") or 0

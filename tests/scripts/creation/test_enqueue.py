@@ -275,7 +275,7 @@ def test_abandon_leaves_a_request_alone(lane: Lane):
 def test_abandon_names_the_opening_that_has_ended(lane: Lane):
     """The auditor may have seen the end of an earlier one: this one may not be logged."""
     lane.complete(lane.take(lane.start(1)[0]))
-    lane.client.hset(lane.names[2], "opened", "3:9-0")
+    lane.client.hset(lane.names[2], "opened", "3:9-0:0::")
     assert lane.abandon(lane.now) == [b"over", b"%d|3" % lane.number("born")]
 
 
@@ -284,7 +284,7 @@ def test_a_new_life_follows_only_the_ending_that_was_logged(lane: Lane):
     lane.later(2)
     lane.reap()
     born = lane.number("born")
-    lane.client.hset(lane.names[2], "opened", "1:9-0")
+    lane.client.hset(lane.names[2], "opened", "1:9-0:0::")
     for other in (born, f"{born}|2"):
         assert lane.enqueue(2, over=other)[0] == b"abandoned"
     assert lane.enqueue(2, over=f"{born}|1")[0] == b"ok"
@@ -360,8 +360,8 @@ def test_enqueue_replaces_the_abandoned_life_that_it_names(lane: Lane):
 
 
 def test_enqueue_stores_whose_dead_sub_requests_these_were(lane: Lane):
-    lane.start(3, extras="parent=r0")
-    assert lane.hash()["parent"] == "r0"
+    lane.start(3, extras="by=r0")
+    assert lane.hash()["by"] == "r0"
 
 
 def test_enqueue_stores_for_whom_a_server_submits(lane: Lane):

@@ -37,7 +37,7 @@ REQUEST_NAMES = sorted(
     path.stem for folder in ("request", "staging") for path in (ROOT / folder).glob("*.lua")
 )
 GROWING = {
-    *("admit", "append", "append_partition", "append_staged", "append_unique", "claim_dead"),
+    *("admit", "append", "append_partition", "append_staged", "append_unique"),
     *("enqueue", "fan_out", "intend", "keep_service", "land", "pin_manifest", "place"),
     *("publish", "push_shortest", "put_schedule", "requeue_dead", "stage", "submit", "subscribe"),
     *("hand_over", "join", "hand_chosen", "join_chosen", "change_shared"),

@@ -22,11 +22,13 @@ from pyspark.sql.types import StructType
 from fairlane.arrow import stream_ranges
 from fairlane.arrow.columns import batch_of, columns_of, dead_row, ending_columns
 from fairlane.arrow.results import Wants, columns, named_errors, read_results, sizes_of
+from fairlane.arrow.stream_ranges import EndedOpening
 from fairlane.drivers.sync import SyncDriver
 from fairlane.errors import InvalidArgument, RequestLost, RequestNotFound, not_found
 from fairlane.operations import completion as completion_log
 from fairlane.operations.completion import error_texts_of_many
 from fairlane.operations.dead_letters import page_size
+from fairlane.operations.find import earlier_endings
 from fairlane.protocol import keys
 from fairlane.protocol.steps import TOGETHER
 from fairlane.spark.data_source import NO_CATALOG, SparkOptions
@@ -500,9 +502,11 @@ class RequestsReader(ViewReader):
         unread: StreamRange | None = part
         while unread is not None:
             ended, unread = driver.run(stream_ranges.endings(self.queue, unread))
-            lives = [(completion.id, completion.submitted_ms) for completion in ended]
-            records = driver.run(stream_ranges.ended_requests(lives)) if lives else []
-            yield columns_of(self.view, map(ended_row, ended, records))
+            earlier = driver.run(earlier_endings(self.queue, ended))
+            last = [one for one in ended if one.log_id not in earlier]
+            openings = [EndedOpening(one.id, one.submitted_ms, one.reopened) for one in last]
+            records = driver.run(stream_ranges.ended_requests(openings)) if openings else []
+            yield columns_of(self.view, map(ended_row, last, records))
 
 
 class DeadReader(ViewReader):

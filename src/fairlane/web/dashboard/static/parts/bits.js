@@ -14,6 +14,7 @@ const STATES = {
   cancelling: ["warn", "dash"],
   expiring: ["warn", "clock"],
   done: ["good", "check"],
+  repaired: ["good", "check"],
   partly_failed: ["warn", "alert"],
   failed: ["bad", "cross"],
   alive: ["good", "check"],
@@ -34,7 +35,7 @@ export const stateOf = (one) => one.outcome ?? (one.state === "active" ? (one.he
 
 /** Returns the badge of a request or a run: `done, 57 dead` if some sub-requests are dead. It has the words of outcome_words (model.py). */
 export const stateBadge = (one, state = stateOf(one), dead = one.dead) =>
-  badge(state, state === "partly_failed" ? `done, ${number(dead)} dead` : state);
+  badge(state, { partly_failed: `done, ${number(dead)} dead`, repaired: "done, repaired" }[state] ?? state);
 
 /** Returns a bar of what is done, held, dead and cancelled of a total. While more may come, it is not full. */
 export function meter({ total, done = 0, held = 0, dead = 0, cancelled = 0, is_open = false }, { large = false } = {}) {
