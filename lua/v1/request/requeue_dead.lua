@@ -32,11 +32,11 @@ local HOLD = 60000  -- ms; a requeue without a call for so long has died
 
 -- Returns why an ended request is not opened by this call, or nil.
 local function closed(state)
-  if ending == "" or ending_of(state) ~= ending then
+  if ending_of(state) ~= ending then
     return {"ended", summary(state)}
   end
   local seen = tonumber(redis.call("HGET", request, "seen") or -1)
-  if state.state == "cancelled" and redis.call("HEXISTS", request, "abandoned") == 1 then
+  if redis.call("HEXISTS", request, "abandoned") == 1 then
     return {"abandoned"}
   elseif seen >= intent then
     return {"late", seen}

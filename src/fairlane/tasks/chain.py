@@ -11,8 +11,8 @@ import msgspec
 
 from fairlane.common import clock
 from fairlane.errors import ArgumentsRefused, InvalidArgument, type_of
-from fairlane.operations.flows import CONTINUE, MAX_CHILDREN, MAX_GATHERED, STOP, Child, Flow
-from fairlane.operations.hand_over import Wrap
+from fairlane.operations.flows import MAX_CHILDREN, MAX_GATHERED, Child, Flow
+from fairlane.operations.hand_over import CONTINUE, STOP, Wrap
 from fairlane.tasks.options import group_options, of_request
 from fairlane.tasks.result_reader import ResultReader, value_of
 

@@ -183,8 +183,20 @@ def test_one_that_waited_for_others_until_its_deadline_waits_no_more(lane: Lane)
     assert lane.number("opens") == NEVER_MS
     lane.later(HOUR)
     lane.reap()
+    assert lane.hash()["reason"] == "deadline"
     reply = lane.reopen()
     assert lane.number("opens") == 0
+    assert "reason" not in lane.hash()
+    assert work_off(lane, toks(reply[3]))[8] == b""
+
+
+def test_one_with_ageing_has_not_waited_since_its_end(lane: Lane):
+    """Otherwise its first token would go to the first lane."""
+    ids = ended(lane, extras=f"ageing={MINUTE}")
+    lane.later(HOUR)
+    reply = lane.reopen(ids)
+    assert lane.number("aged") == lane.now
+    assert lane.request("hasten") == [b"early"]
     work_off(lane, toks(reply[3]))
 
 
