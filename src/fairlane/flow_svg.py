@@ -24,6 +24,7 @@ _SHOWN = 26  # characters of a line in a box; the whole text is its tooltip
 _LETTER = {"title": 9.5, "name": 9, "": 8, "soft": 7}  # a wide letter of each kind of text
 _MARKS = {
     "done": "✓",
+    "repaired": "✓",
     "partly_failed": "!",
     "failed": "✕",
     "cancelled": "✕",
@@ -50,7 +51,7 @@ text { font: 13px ui-sans-serif, system-ui, sans-serif; fill: var(--text); }
 .name { font-size: 14px; font-weight: 600; }
 .soft { font-size: 12px; fill: var(--soft); }
 .box { fill: var(--box); stroke: var(--edge); stroke-width: 1.5; }
-.done { stroke: var(--done); }
+.done, .repaired { stroke: var(--done); }
 .cancelled, .cancelling, .failed { stroke: var(--dead); }
 .partly_failed { stroke: var(--warn); }
 .undo { stroke-dasharray: 6 4; }

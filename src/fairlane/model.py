@@ -101,33 +101,41 @@ RUNNING = ("active", "paused", "cancelling", "expiring")
 ENDED = ("done", "cancelled", "lost")
 STATE_GROUPS = {"running": RUNNING, "ended": ENDED}  # words for several states
 # Outcomes that are no states, and the state of such a request. A filter takes both words.
-OUTCOMES = {"failed": "done", "partly_failed": "done"}
+OUTCOMES = {"failed": "done", "partly_failed": "done", "repaired": "done"}
 ENDINGS = ("done", *OUTCOMES, "cancelled")  # what a webhook may ask for
-_OUTCOME_ORDER = ("failed", "partly_failed", *ENDED)  # of a list that is sorted by state
+_OUTCOME_ORDER = (
+    "failed",
+    "partly_failed",
+    "repaired",
+    *ENDED,
+)  # of a list that is sorted by state
 STATE_ORDER = (*RUNNING, *_OUTCOME_ORDER)
 
 
-def outcome_of(state: str, done: int, dead: int) -> str | None:
+def outcome_of(state: str, done: int, dead: int, reopened: int = 0) -> str | None:
     """Returns how a request in this state came out: a word for people; None until it has ended.
 
     It is `failed` if sub-requests are dead and none is done, `partly_failed` if some are dead and
-    some are done, otherwise the state. Dead sub-requests that were dropped still count.
+    some are done, `repaired` if none is dead and the request was reopened, otherwise the state.
+    Dead sub-requests that were dropped still count.
     """
     if state != "done":
         return state if state in ENDED else None
     if not dead:
-        return "done"
+        return "repaired" if reopened else "done"
     return "partly_failed" if done else "failed"
 
 
 def outcome_words(outcome: str, dead: int) -> str:
-    """Returns an outcome as it is shown: `failed`, or `done, 57 dead` for `partly_failed`."""
-    return f"done, {dead:,} dead" if outcome == "partly_failed" else outcome
+    """Returns an outcome as it is shown: `failed`, `done, 57 dead`, or `done, repaired`."""
+    if outcome == "partly_failed":
+        return f"done, {dead:,} dead"
+    return "done, repaired" if outcome == "repaired" else outcome
 
 
-def ending_words(state: str, done: int, dead: int) -> str:
+def ending_words(state: str, done: int, dead: int, reopened: int = 0) -> str:
     """Returns a state as it is shown: how the request came out, if it has ended."""
-    outcome = outcome_of(state, done, dead)
+    outcome = outcome_of(state, done, dead, reopened)
     return outcome_words(outcome, dead) if outcome else state
 
 
@@ -135,9 +143,9 @@ class RequestFilters(TypedDict, total=False):
     """What a list of requests shows; each keyword may be left out, and then excludes nothing.
 
     `states` are active, paused, cancelling, expiring, done, cancelled and lost, or the words
-    running and ended for several of them. The outcomes failed and partly_failed are words for some
-    of the requests that are done. `priorities` are 0 to 99. `id_prefix` is how the id
-    begins. `older_s` and `newer_s` are seconds since the submission: at least, and less than.
+    running and ended for several of them. The outcomes failed, partly_failed and repaired are
+    words for some of the requests that are done. `priorities` are 0 to 99. `id_prefix` is how the
+    id begins. `older_s` and `newer_s` are seconds since the submission: at least, and less than.
     A request is listed if it has all of `tags`, one of `tenants`, and calls of one of `tasks`. A
     single state, priority, tag, tenant or task needs no list.
     """

@@ -398,16 +398,14 @@ def id_for(policy: Policy, given: str | None) -> str:
 class Policy(PolicyFields):
     """The options of a request as Redis stores them, see RequestOptions; durations are in ms.
 
-    `start_ms` is `run_at`, in ms since 1970. `parent` is the request whose dead sub-requests these
-    were. A repeated call has the same `nonce`. `flow` and `feed` are those of a step of a flow, as
-    operations/hand_over.py writes them. `by` is the caller for whom the
-    server of the HTTP API submits, and `trace` the context of the producer's span. Two submissions
-    that differ only in `key`, `by`, `trace`, `task` or `redact` are equal. `derived` is for
-    operations/create.py, which keeps there what follows from the policy. Raises InvalidArgument as
-    Lua would.
+    `start_ms` is `run_at`, in ms since 1970. A repeated call has the same
+    `nonce`. `flow` and `feed` are those of a step of a flow, as operations/hand_over.py writes
+    them. `by` is the caller for whom the server of the HTTP API submits, and `trace` the context of
+    the producer's span. Two submissions that differ only in `key`, `by`, `trace`, `task` or
+    `redact` are equal. `derived` is for operations/create.py, which keeps there what follows from
+    the policy. Raises InvalidArgument as Lua would.
     """
 
-    parent: str = ""
     nonce: str = ""
     key: Key = field(default=xid, compare=False)
     flow: str = ""
@@ -422,8 +420,6 @@ class Policy(PolicyFields):
             value = getattr(self, name)
             if value is not default:
                 _CHECKS[option.kind](option, option.name, value)
-        if self.parent:
-            check_name("parent", self.parent)
         self._check_start()
         self._check_duplicates()
         if self.share != 1 and not self.tenant:
@@ -494,7 +490,6 @@ class Policy(PolicyFields):
             "limits": limits_text(self.limits),
             "on_dead": self.order_on_dead.replace("go_on", ""),
         }
-        yield "parent", self.parent
         for line, name, default in _LINES:
             value = composed[line] if line in composed else getattr(self, name)
             yield line, "" if value == default else value

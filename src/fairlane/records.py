@@ -29,7 +29,8 @@ class RequestCounts:
 
     `state` is active, paused, cancelling, expiring (past its deadline), done, cancelled or lost.
     `outcome` is how it came out: failed (no sub-request is done, some are dead), partly_failed,
-    done, cancelled or lost; None until it has ended.
+    repaired (none is dead, and it was reopened), done, cancelled or lost; None until it has ended.
+    `reopened` is how often it was opened again after its end, to run its dead sub-requests again.
     `left` sub-requests are neither done, dead nor cancelled; `waiting` of them wait for their first
     delivery. Workers hold `held` of its `limit` permits, which is None if only the log has it.
     Nothing starts before `opens_ms`: it is delayed, a handler asked for a pause, or it waits for
@@ -60,6 +61,7 @@ class RequestCounts:
     opens_ms: int | None = None
     ended_ms: int | None = None
     reason: str | None = None
+    reopened: int = 0
     tags: tuple[str, ...] = ()
     tenant: str | None = None
     tasks: Tasks = field(default_factory=dict)
@@ -68,12 +70,13 @@ class RequestCounts:
     log_id: str | None = None
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "outcome", outcome_of(self.state, self.done, self.dead))
+        outcome = outcome_of(self.state, self.done, self.dead, self.reopened)
+        object.__setattr__(self, "outcome", outcome)
 
     @property
     def shown_state(self) -> str:
         """Returns the outcome in words: `failed`, `done, 57 dead`; the state until the end."""
-        return ending_words(self.state, self.done, self.dead)
+        return ending_words(self.state, self.done, self.dead, self.reopened)
 
     @property
     def shown_tasks(self) -> str:
@@ -90,6 +93,20 @@ class RequestCounts:
         return self.state == "active" and self.waiting > 0 and (self.opens_ms or 0) <= now_ms
 
 
+@dataclass(frozen=True, slots=True)
+class Repair:
+    """Dead sub-requests of an ended request, `count` of them, were requeued at this time.
+
+    It was reopened so often then, this time included. `by` is the token of the HTTP API, if that
+    was the way; a caller without the scope operate does not see it.
+    """
+
+    reopened: int
+    at_ms: int
+    count: int
+    by: str | None = None
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Progress(RequestCounts):
     """One request in full: its counts, its settings and its failures at one moment.
@@ -103,10 +120,9 @@ class Progress(RequestCounts):
     is the key in whose order it runs.
     `is_rate_limited`: a rate set `opens_ms`, not a delay or a handler.
 
-    `parent` is the request whose dead sub-requests these were, `requeued_as` the requests that took
-    over dead ones of this request. `by` is the token of the HTTP API that submitted it; a caller
-    without the scope operate does not see it. `holders` and the two fields of retries are read only
-    for `fairlane status`; elsewhere they are None.
+    `repairs` are its last five openings after an end, newest first. `by` is the token of the HTTP
+    API that submitted it; a caller without the scope operate does not see it. `holders` and the two
+    fields of retries are read only for `fairlane status`; elsewhere they are None.
     """
 
     limit: int
@@ -128,8 +144,7 @@ class Progress(RequestCounts):
     order_on_dead: str | None = None
     is_rate_limited: bool = False
     share: int | None = None
-    parent: str | None = None
-    requeued_as: tuple[str, ...] = ()
+    repairs: tuple[Repair, ...] = ()
     by: str | None = None
     holders: tuple[Holder, ...] | None = None
     retries_waiting: int | None = None
@@ -827,9 +842,14 @@ class FlowProgress(NamedTuple):
 
         It is None until every step has ended, and while the state is unknown.
         """
-        return outcome_of(self.state, self.done, self.dead)
+        return outcome_of(self.state, self.done, self.dead, self.reopened)
+
+    @property
+    def reopened(self) -> int:
+        """Returns how often steps were opened again after their end."""
+        return sum(one.progress.reopened for one in self.steps)
 
     @property
     def shown_state(self) -> str:
         """Returns the outcome in words, the state until the end."""
-        return ending_words(self.state, self.done, self.dead)
+        return ending_words(self.state, self.done, self.dead, self.reopened)

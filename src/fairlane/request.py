@@ -248,20 +248,20 @@ class Request:
             yield from page
             after = page[-1].dead_id
 
-    def requeue_dead(self, **wanted: Unpack[ChosenFilters]) -> Request:
+    def requeue_dead(self, **wanted: Unpack[ChosenFilters]) -> int:
         """Runs dead sub-requests again, with all attempts: the chosen ones, or all of them.
 
-        Returns the request that runs them. Before its end, that is this request. After its end, it
-        is a new request with the same policy but no deadline, and with this one as its `parent`.
-        The dead results here stay. A repeat after an error finishes what was begun. Raises
-        InvalidArgument, RequestNotFound, DeadNotFound, and RequestEnded if this request is
-        cancelling or expiring: repeat the call after its end.
+        Returns how many. They keep their indexes. If this request has ended, it is opened again:
+        it waits, runs and ends once more, and its results are then those of the repaired whole. A
+        deadline that has passed no longer counts. A repeat after an error does what is left. Raises
+        InvalidArgument, RequestNotFound, DeadNotFound, NotDurable. Raises RequestEnded if this
+        request is cancelling or expiring (repeat the call after its end), and if its results have
+        expired.
         """
         from fairlane.operations import dead_letters
 
         choice = DeadChoice.of(**wanted)
-        run_by, _ = self.queue.driver.run(dead_letters.requeue_dead(self.id, choice))
-        return self if run_by == self.id else Request(self.queue, run_by)
+        return self.queue.driver.run(dead_letters.requeue_dead(self.id, choice))
 
     def drop_dead(self, **wanted: Unpack[ChosenFilters]) -> int:
         """Deletes dead sub-requests and their bodies: the chosen ones, or all. Returns how many.

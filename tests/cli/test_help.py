@@ -86,8 +86,8 @@ def test_no_commands_line_is_cut_off(alone: Program):
 
 EXIT_CODES = ("Exit code 1: ", "; 3: there is no")
 REQUEUED = (
-    "from 0, in the order of `dead list ID --each`",
-    "If ID still runs, they run again in ID",
+    "under their old indexes",
+    "If ID has ended, it is opened again",
 )
 TIMES = [f"--{name} TIME " for name in ("backoff", "lease", "retain", "deadline", "time-limit")]
 BACKOFF = "shortest..longest; 1s means 1s..1s"

@@ -14,7 +14,7 @@ from tests.explore.one_request.deletions import DELETER, Deletions
 from tests.explore.one_request.distincts import Distincts
 from tests.explore.one_request.durable import WAITER, Durable
 from tests.explore.one_request.opened import opener
-from tests.explore.one_request.requeues import Requeues, reviver
+from tests.explore.one_request.requeues import Reopens, ReopensOnce, reviver
 from tests.explore.one_request.spread import OneMoves, Spread, spreader
 from tests.explore.one_request.uniques import Replaces, Uniques
 from tests.explore.several_requests.feeds import (
@@ -268,20 +268,35 @@ SHARED = (
     System("no room for one of two", (producer(1), producer(1, name="q")), FULL),
     System("no room for one of two, a worker", (producer(1), producer(1, name="q"), W1), FULL),
 )
-# Dead sub-requests of an ended request run again.
+# Dead sub-requests of an ended request run again: it is opened again, and ends once more. A call
+# requeues two of them (see install), so that a requeue of three holds the request.
 DIED: dict[str, Any] = {
-    "before": (producer(3), worker(1, 3)),
-    "hows": ("all are bad",),
-    "protocol": Requeues,
-    "passes": False,
+    "before": (producer(2, attempts=1), worker(1, 2)),
+    "hows": ("all are bad", "all done"),
+    "protocol": ReopensOnce,
 }
-REQUEUES = (
-    System("requeue two of three", (reviver("d", 1, 2),), **DIED),
-    System("requeue, cut off", (reviver("d", 0, 1),), CRASH, **DIED),
-    System("requeue, a lost reply", (reviver("d", 0, 1),), LOST, **DIED),
-    System("requeue twice, the same", (reviver("d", 1), reviver("e", 1)), **DIED),
-    System("requeue twice, overlapping", (reviver("d", 0, 1), reviver("e", 1, 2)), **DIED),
-    System("requeue twice, cut off", (reviver("d"), reviver("e", 1)), CRASH, **DIED),
+THREE_DIED: dict[str, Any] = {**DIED, "before": (producer(3, attempts=1), worker(1, 3))}
+ONE_DIED: dict[str, Any] = {**DIED, "before": (producer(1, attempts=1), W1)}
+CUT_OFF: dict[str, Any] = {"protocol": Reopens}
+REPAIR, REPAIR_ONE = reviver("d"), reviver("e", 1)
+REOPENS = (
+    System("reopen", (REPAIR, W1), **DIED),
+    System("reopen, a crash", (REPAIR, W1), CRASH, **ONE_DIED | CUT_OFF),
+    System("reopen, a lost reply", (REPAIR, W1), LOST, **ONE_DIED),
+    System("reopen, a late copy", (REPAIR, W1), COPY, **ONE_DIED),
+    System("reopen, Redis is full", (REPAIR, W1), FULL, **ONE_DIED),
+    System("reopen by two", (REPAIR, reviver("e"), W1), **ONE_DIED),
+    System("reopen by two, a choice that overlaps", (REPAIR, REPAIR_ONE, W1), **DIED),
+    System("reopen by two, a crash", (REPAIR, reviver("e"), W1), CRASH, **ONE_DIED | CUT_OFF),
+    System("reopen, cancelled", (REPAIR, W1, CANCEL), **ONE_DIED),
+    System("reopen, deleted", (REPAIR, W1, DELETER), **ONE_DIED),
+    System("reopen, deleted, a crash", (REPAIR, W1, DELETER), CRASH, **ONE_DIED | CUT_OFF),
+    System("reopen, taken for dead", (REPAIR, W1, TAKER), **ONE_DIED),
+    System("reopen in two calls", (REPAIR, worker(1, 3)), **THREE_DIED),
+    System("reopen in two calls, a crash", (REPAIR, worker(1, 3)), CRASH, **THREE_DIED | CUT_OFF),
+    System("reopen in two calls, a lost reply", (REPAIR, worker(1, 3)), LOST, **THREE_DIED),
+    System("reopen in two calls, cancelled", (REPAIR, worker(1, 3), CANCEL), **THREE_DIED),
+    System("reopen in two calls beside another", (REPAIR, REPAIR_ONE, worker(1, 3)), **THREE_DIED),
 )
 # Two requests that are created together.
 TOGETHER: dict[str, Any] = {"protocol": Groups}
@@ -655,7 +670,7 @@ HUGE = (  # only by name: most have more than three million states
     System("debounce, a worker", (*DEBOUNCE, W1), protocol=Uniques),
 )
 EVERY = (
-    *(*SMALL, *MIDDLE, *LARGE, *SHARED, *REQUEUES, *GROUPS, *DELETED),
+    *(*SMALL, *MIDDLE, *LARGE, *SHARED, *REOPENS, *GROUPS, *DELETED),
     *(*SHARDED, *DURABLES, *FLOWS, *LISTS, *SEVERAL, *UNIQUES, *DISTINCTS),
     *(*RATES, *PAUSED, *PROGRAMS, *OPENS, *BEGUN_BEFORE, *KEYED, *HUGE),
 )
@@ -664,8 +679,8 @@ QUICK = tuple(  # of the new ones: less than two seconds each, in every test run
     BY_NAME[name]
     for name in (
         "one of two breaks",
-        "requeue, cut off",
-        "requeue twice, overlapping",
+        "reopen, a lost reply",
+        "reopen, Redis is full",
         "moved by one, away",
         "hand over",
         "join",

@@ -26,7 +26,7 @@ pytestmark = pytest.mark.parametrize("redis_server", ["single"], indirect=True)
 
 # Of the quick systems these take the longest: in `make test-rest`.
 LONGER = {
-    *("hand over", "two ticks, a crash", "forward, a late copy", "requeue twice, overlapping"),
+    *("hand over", "two ticks, a crash", "forward, a late copy", "reopen, Redis is full"),
     *("stands in, a lost reply", "join", "distinct, one server, a late copy"),
     *("forward, a crash", "replace, a lost reply", "one of two breaks"),
 }
@@ -147,8 +147,8 @@ def test_the_explorer_sees_a_guard_taken_out(
             *("true", "no room for one of two"),
         ),
         (
-            *("request/claim_dead.lua", "not owner or not is_final(owner)"),
-            *("true", "requeue twice, overlapping"),
+            *("request/requeue_dead.lua", "ending_of(state) ~= ending"),
+            *("false", "reopen by two"),
         ),
         (
             "lib/rates.lua",
@@ -173,7 +173,7 @@ def test_the_explorer_sees_a_guard_taken_out(
         ),
     ],
     ids=[
-        *("nothing is minted", "done is not counted", "withdrawn anyway", "claimed anyway"),
+        *("nothing is minted", "done is not counted", "withdrawn anyway", "opened anyway"),
         *("nothing is taken from the bucket", "never paused"),
         *("pushed anyway", "an id twice", "landed twice", "settled twice"),
     ],

@@ -371,9 +371,7 @@ class QueueMachine(Operations, Pull):
         """Requeues dead ones; one may be named twice, or be gone, and the reply may be lost."""
         name, chosen = self.buried(n, count)
         ids = chosen + chosen[:1] if twice else chosen
-        given = {"op": self.player.new_op(), "ids": ids}
-        for _ in range(1 + again):
-            self.player.call("requeue_dead", name, **given)
+        self.player.requeue_dead(name, ids, again=again)
 
     @precondition(has_dead)
     @step(n=which, count=st.integers(1, 3), drops=st.booleans())

@@ -585,7 +585,7 @@ def flows(driver: Any) -> None:
     """Runs two steps, of which the second is fed twice, and sealed."""
     steps = Flow("f").step("one", limit=2).step("two").plan("req", "f", {})
     first, second = (step._replace(id=name) for step, name in zip(steps, ("r1", "r2"), strict=True))
-    feed = Feed(DONE, ("r1",), (False,)).text
+    feed = Feed(DONE, ("r1",), ("continue",)).text
     second = second._replace(policy=replace(second.policy, feed=feed))
     driver.run(submit_flow([first, second]), iter([numbered(3)]))
     for _ in range(2):

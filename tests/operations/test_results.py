@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fairlane.errors import InvalidArgument, RequestLost, RequestNotFound, WaitTimeout
+from fairlane.operations import completion as completion_module
 from fairlane.operations import lease, tokens
 from fairlane.operations import results as results_module
 from fairlane.operations.completion import parse_results, read_entries
@@ -17,6 +18,7 @@ from fairlane.protocol import keys
 from fairlane.records import Result
 from tests.support.both_faces import both_faces
 from tests.support.run.for_each import for_each
+from tests.support.scripts.dead_letters import ended
 from tests.support.scripts.requests import (
     dead,
     head_of,
@@ -29,6 +31,9 @@ from tests.support.scripts.requests import (
 )
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from fairlane.drivers.sync import SyncDriver
     from fairlane.queue import Queue
     from tests.support.scripts.requests import Lane
 
@@ -74,7 +79,8 @@ def replay(window: InputOrder, entries: list[list[int]]) -> tuple[list[int], int
         window.add(entry_id, found)
         held = max(held, len(window._early))
         drain()
-    while window.skip_gap():
+    while gap := window.gap():
+        window.skip(gap)
         drain()
     return out, held
 
@@ -341,6 +347,77 @@ def test_an_outcome_that_was_requeued_does_not_stand_for_a_lost_result(queue: Qu
     lane.client.xdel(keys.results("r1"), lane.client.xrange(keys.results("r1"), count=1)[0][0])
     with pytest.raises(RequestLost, match="has 4 results, but only 1"):
         list(reader)
+
+
+def reads(
+    driver: SyncDriver, order: str, before: Callable[[], None], timeout_s: float | None = None
+) -> list[Result]:
+    """Reads all results; `before` runs before each step to Redis."""
+    items, found, reply = flow("r1", order, timeout_s), list[Result](), None
+    while True:
+        try:
+            item = items.send(reply)
+        except StopIteration:
+            return found
+        reply = None
+        if isinstance(item, list):
+            found += item
+            continue
+        while True:
+            try:
+                step = item.send(reply)
+            except StopIteration as end:
+                reply = end.value
+                break
+            before()
+            reply = driver.run(once(step))
+
+
+@for_each("order", ["input", "done"])
+@for_each("steps", range(1, 9))
+def test_a_reader_whose_request_is_reopened_between_any_two_reads_gets_all(
+    queue: Queue, monkeypatch: pytest.MonkeyPatch, order: str, steps: int
+):
+    """The hash says that it has ended, and the results of the dead have gone meanwhile."""
+    monkeypatch.setattr(completion_module, "PAGE", 2)
+    monkeypatch.setattr(results_module, "InputOrder", lambda: InputOrder(most=1))
+    ended(queue, numbered(5), limit=1)
+    left = steps
+
+    def reopen() -> None:
+        nonlocal left
+        left -= 1
+        if left == 0:
+            queue.request("r1").requeue_dead()
+        elif left == -2:
+            work_off(queue.driver, count=1)
+
+    found = reads(queue.driver, order, reopen)
+    last = {one.index: one.status for one in found}
+    assert sorted(last) == [0, 1, 2, 3, 4]
+    if order == "input":
+        assert [one.index for one in found] == [0, 1, 2, 3, 4]
+    if left <= 0:
+        while (held := take_slice(queue.driver)) is not None:
+            settle(queue.driver, held)
+        assert {one.status for one in queue.request("r1").results()} == {"done"}
+
+
+def test_a_reader_waits_for_a_repair_within_its_own_time(
+    queue: Queue, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(completion_module, "PAGE", 1)
+    request = ended(queue, numbered(3))
+    left = 3
+
+    def reopen() -> None:
+        nonlocal left
+        left -= 1
+        if left == 0:
+            request.requeue_dead()
+
+    with pytest.raises(WaitTimeout, match="0/3 done"):
+        reads(queue.driver, "input", reopen, 0.01)
 
 
 def test_a_later_request_of_the_same_id_is_not_read_for_it(queue: Queue, lane: Lane):

@@ -60,7 +60,6 @@ def test_seconds_and_ms_are_the_same_time_in_both_directions(ms: int):
 def test_every_part_of_a_policy_has_an_option():
     inner = {
         "queue",
-        "parent",
         "nonce",
         "flow",
         "feed",

@@ -35,6 +35,19 @@ def test_each_state_and_its_counts_have_one_word():
         assert (outcome or state) in STATE_ORDER
 
 
+def test_a_request_that_was_reopened_is_repaired_unless_some_are_dead():
+    for done, dead, outcome, words in (
+        (7, 0, "repaired", "done, repaired"),
+        (7, 1, "partly_failed", "done, 1 dead"),
+        (0, 1, "failed", "failed"),
+    ):
+        found = RequestCounts(
+            id="r", queue="q", state="done", priority=5, total=8, done=done, dead=dead, reopened=2
+        )
+        assert (found.outcome, found.shown_state) == (outcome, words)
+        assert outcome in STATE_ORDER
+
+
 def test_a_state_of_a_later_release_is_shown_as_it_is():
     found = RequestCounts(id="r", queue="q", state="frozen", priority=5, total=1, dead=1)
     assert (found.outcome, found.shown_state) == (None, "frozen")

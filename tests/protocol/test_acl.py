@@ -52,7 +52,7 @@ API = {
 # `cancel` of many goes through the module that makes every change of many requests.
 OTHER_CHANGES = {
     "producer": {
-        *("claim_dead", "delete", "drop_dead", "glance", "list_dead", "refit", "requeue_dead"),
+        *("delete", "drop_dead", "glance", "list_dead", "refit", "requeue_dead"),
         *("set_rate", "set_limit", "set_priority", "set_share", "set_deadline", "pause", "resume"),
         "set_time_limit",
     }
@@ -67,7 +67,6 @@ SERVED = {
 OTHER_COMMANDS = {
     # A command waits for the node of a queue with it, and takes a refusal as an answer.
     "deployer": {"exists"},
-    "producer": {"xpending"},
     "server": {"exists", "hmget"},  # hmget: of requests, which it reads as a producer
     "topics": {"exists"},
     "worker": {"xpending"},  # its walk reads no topic: only doctor's does

@@ -89,6 +89,7 @@ class History:
         row = {
             "request": one.id,
             "priority": one.priority,
+            "reopened": 0,
             "submitted": one.at_ms * 1000,
             "worker": "-",
             "status": "dead",
@@ -156,6 +157,7 @@ class History:
                     "request": one.id,
                     "index": index,
                     "priority": one.priority,
+                    "reopened": 0,
                     "submitted": one.at_ms * 1000,
                     "attempt": attempt,
                     "reason": "attempts" if index % 3 else "rejected",
@@ -170,6 +172,7 @@ class History:
         return {
             "request": one.id,
             "priority": one.priority,
+            "reopened": 0,
             "submitted": one.at_ms * 1000,
             "index": index,
             "worker": worker,
@@ -200,6 +203,7 @@ class History:
                 "cancelled": 0,
                 "results": one.count,
                 "reason": "",
+                "reopened": 0,
                 "submitted": one.at_ms * 1000,
                 "ended": one.ended_ms * 1000,
                 "logged": one.ended_ms * 1000,

@@ -20,7 +20,9 @@ BOUND = CONF, LOADS = keys.bound("req")
 LANES, TURNS = keys.lanes("req"), keys.turns("req")
 BUCKET = keys.bucket("key/api")
 RATE = {"interval": 10_000, "burst": 5, "weight": 1}
-ENDING = [RUNNING, "done", 7, 3, 2, 1, 0, 9, 5, "why", HOUR]
+ENDING = [RUNNING, "done", 7, 3, 2, 1, 0, 9, 5, "why", HOUR, ""]
+REQUEUE: dict[str, Any] = {"op": "a" * 32, "ending": "", "intent": 0, "shards": "", "holder": "b"}
+REQUEUE |= {"more": "", "by": ""}
 MINE = [f"{{lists}}:{name}".encode() for name in ("in", "pending", "a", "b", "ids", "1", "x1")]
 TRACKED: dict[str, Any] = {"to": "all", "count": 2, "service": "1", "timeout": 1, "expire": 2}
 TRACKED["rows"] = ["m", 1, "x1", "sha1"]
@@ -88,9 +90,6 @@ def accepted(lane: Lane, held: Held) -> dict[str, Call]:
         "charge_turns": Call(TURNS[1:], {"rows": [5, "1:acme", 1, 300]}),
         "change_shared": Call(running, SHARED),
         "change_shards": Call(running, {"shards": "1,2"}),
-        "claim_dead": Call(
-            ended, {"id": NEW, "choice": "c0ffee", "expected": 0, "ids": lane.dead_ids()}
-        ),
         "claim_messages": Call(tuple(MINE[:2]), {"most": 10}),
         "complete": Call(
             running, proof | {"keep": "0", "done": 1, "verdicts": [FIRST, "0:d:1:0:0", "result"]}
@@ -104,14 +103,14 @@ def accepted(lane: Lane, held: Held) -> dict[str, Call]:
                 keys.of_flow(ENDED),
                 keys.fed(ENDED),
             ),
-            {"born": T0, "seen": 1, "ttl": HOUR},
+            {"ending": T0, "seen": 1, "ttl": HOUR},
         ),
         "discard": Call(running, born | {"reason": "why", "seen": 0, "ttl": HOUR}),
         "drop_active": Call(
             (ACTIVE, keys.completed("req"), *BOUND),
             {"id": RUNNING, "seen": 1, "gone": "1", "most": 10},
         ),
-        "drop_dead": Call(ended, {"id": "", "keep": 0, "ids": ["1-1"]}),
+        "drop_dead": Call(ended, {"ids": ["1-1"]}),
         "enqueue": Call(new, creation),
         "expire_leftovers": Call(running, {"ttl": HOUR}),
         "expire_workers": Call((WORKERS,), {"ttl": HOUR}),
@@ -181,7 +180,7 @@ def accepted(lane: Lane, held: Held) -> dict[str, Call]:
         "refund": Call((BUCKET,), RATE | {"unused": 1}),
         "refit": Call((BUCKET,), RATE),
         "report_backlog": Call((ACTIVE, *BOUND), {"rows": [RUNNING, 1, 2, 3]}),
-        "requeue_dead": Call(running, {"op": "a" * 32, "ids": ["1-1"]}),
+        "requeue_dead": Call(running, REQUEUE | {"ids": ["1-1"]}),
         "reschedule_active": Call((ACTIVE,), {"rows": [RUNNING, 1, 2]}),
         "restore_active": Call((ACTIVE,), {"id": NEW, "due": 7}),
         "restart_forward": Call((b"{lists}:state",), {"epoch": "e", "fresh": "f", "reason": "gap"}),

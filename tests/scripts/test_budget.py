@@ -154,7 +154,7 @@ BUDGETS: dict[str, tuple[Callable[[Player], Cost], Cost]] = {
         Cost(29403, 1013, 20161, 68861),
     ),
     "a request of one, 100 in an exchange": (taken_and_settled(100), Cost(1668, 18, 125, 1305)),
-    "a request of one, alone in an exchange": (taken_and_settled(1), Cost(2180, 25, 1103, 2283)),
+    "a request of one, alone in an exchange": (taken_and_settled(1), Cost(2301, 25, 1103, 2296)),
     "one of 100 that are taken": (of_a_large_request("take"), Cost(9, 0, 3, 6)),
     "one of 100 that are settled": (of_a_large_request("settle"), Cost(20, 0, 49, 71)),
     "a lease that is extended": (extended, Cost(358, 5, 320, 173)),

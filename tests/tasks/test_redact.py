@@ -87,7 +87,8 @@ def test_no_view_and_no_log_has_a_hidden_value(
         assert "t0k3n" not in text
     assert "bad has no [hidden] and [hidden]" in caplog.text + after[2]
     assert json.loads(program("results", good.id, "--reveal").out)["password"] == SECRET
-    again = app.queue.request(bad.id).requeue_dead()
+    again = app.queue.request(bad.id)
+    assert again.requeue_dead() == 1
     assert again.progress().redact == ("password", "token")
 
 

@@ -7,7 +7,7 @@
 
 -- Adds list[first...] to an open request, and writes the fields and values `...` of its hash. Returns the new tokens.
 local function add_chunk(state, now, list, first, ...)
-  prove(state, now)
+  prove(state, now, state.state)
   redis.call("INCRBY", counter, add_entries(state, now, list, first, #list))
   redis.call("HSET", request, ...)
   local tokens = mint(state, now)
@@ -19,7 +19,7 @@ end
 
 -- Adds sub-requests to an open request beside the numbered chunks of its producer.
 local function grow(state, now, open_ms, bodies, is_sealed)
-  prove(state, now)
+  prove(state, now, state.state)
   local count = add_entries(state, now, bodies, 1, #bodies)
   redis.call("INCRBY", counter, is_sealed and count - 1 or count)
   redis.call("HSET", request, "open_until", now + open_ms)

@@ -21,6 +21,9 @@ local function needs_reap(state, at, open_until, first)
   if state.open == 1 and open_until < at and state.state ~= "cancelling" or state.state == "cancelling" and state.held == 0 then
     return true
   end
+  if state.hold and state.hold < at then
+    return true
+  end
   if is_overdue(state, at) and (state.state == "active" or state.state == "paused") then
     return true
   end
@@ -36,11 +39,11 @@ local function needs_reap(state, at, open_until, first)
     return true
   end
   local left = state.few == 0 and tonumber(redis.call("GET", counter) or "")
-  local over = left and state.total - (left - state.open)
+  local over = left and settled_by(state, left)
   if not left or over < 0 or redis.call("EXISTS", stream) == 0 then
     return false
   end
-  return over ~= state.done + state.dead or is_idle and state.gate.opens <= at and left > state.open
+  return over ~= state.done + state.dead or is_idle and state.gate.opens <= at and left > beside(state)
 end
 
 -- ------------------------------------------------------------------ counts

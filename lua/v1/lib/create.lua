@@ -6,6 +6,7 @@
 -- @include lib/gate.lua
 -- @include lib/entries.lua
 -- @include lib/ids.lua
+-- @include lib/places.lua
 
 -- ------------------------------------------------------------------ policy
 
@@ -49,7 +50,6 @@ end
 -- ------------------------------------------------------------------ extras
 
 -- What a producer asks for besides the policy, in one argument: lines "name=value", each name at most once.
---   parent   the request whose dead sub-requests these were
 --   tags     names with commas between them
 --   limits   keys, each with how many leases the requests that name it may have together, see lib/limit_keys.lua
 --   order    a key of which one request runs at a time, in the order of submission, see lib/limit_keys.lua
@@ -97,20 +97,9 @@ local function named_keys(extras, queue)
   return queue .. "%" .. table.concat(found, ",")
 end
 
--- Gives a new request its place in its order key. `keys`: its keys.
--- @rare
-local function take_place(home, keys)
-  for _, key in ipairs(each_key(home, keys)) do
-    if key.place then
-      redis.call("HSET", home .. ":limits", key.name, 1)
-      redis.call("ZADD", key.set, key.place, string.sub(request, 6, -2))
-    end
-  end
-end
-
 -- @rare
 local function parse_extras(text)
-  local patterns = {limits = "^[%w_.:/-]+=[1-9]%d*[%w_.:/=,-]*$", order = "^[%w_.:-]+$", on_dead = "^stop$", redact = "^[%w_.:-][%w_.:,-]*$", distinct = "^1$", unique = "^%d+:%x+$", parent = "^[%w_.:-]+$", tags = "^[%w_.:-][%w_.:,-]*$", tenant = "^[%w_.:-]+$", share = "^[1-9]%d?%d?$", delay = "^%d+$", start = "^%d+$",
+  local patterns = {limits = "^[%w_.:/-]+=[1-9]%d*[%w_.:/=,-]*$", order = "^[%w_.:-]+$", on_dead = "^stop$", redact = "^[%w_.:-][%w_.:,-]*$", distinct = "^1$", unique = "^%d+:%x+$", tags = "^[%w_.:-][%w_.:,-]*$", tenant = "^[%w_.:-]+$", share = "^[1-9]%d?%d?$", delay = "^%d+$", start = "^%d+$",
     ageing = "^[1-9]%d*$", flow = "^[%w_.:-]+ %d+ %d+ [%w_.:-]+$", feed = "^%l+ [%w_.:,-]+ [%l,]+ [%w_.:-]+ %d+ ?[%x.]*$", after = "^%l+:[%w_.:-][%w_.:,|-]*$",
     rates = "^%d+ ", by = "^[%w_.:-]+$", task = "^[^%c][^\n]*$", trace = "^%x%x%-%x+%-%x+%-%x%x ?[!-~]*$"}
   local found = {}
@@ -158,7 +147,7 @@ end
 -- @rare
 local function extra_fields(extras, gate, left)
   local fields = {}
-  for _, name in ipairs({"parent", "tags", "tenant", "share", "ageing", "after", "flow", "feed", "by", "trace", "order", "on_dead", "task", "redact"}) do
+  for _, name in ipairs({"tags", "tenant", "share", "ageing", "after", "flow", "feed", "by", "trace", "order", "on_dead", "task", "redact"}) do
     if extras[name] then
       fields[#fields + 1], fields[#fields + 2] = name, extras[name]
     end
@@ -299,7 +288,7 @@ local function limits_error(new, shards)
 end
 
 -- `new` has, besides what enqueue_error reads: queue, policy, digest, extras and task. `intent`: the score in `active` that announced
--- the request. `over`: `born` of an abandoned life whose ending is in the log.
+-- the request. `over`: an ending that is in the log, see lib/ids.lua: a new life may follow it.
 local function enqueue(new, now, intent, over)
   local row = redis.call("HMGET", request, "state", "seen", "over")
   local former, refused

@@ -33,9 +33,9 @@ end
 -- ------------------------------------------------------------------ rights
 
 -- Runs, in a form that changes nothing, the commands that must follow when entries are added. So if Redis refuses one
--- of these commands, it does so before the first entry is added.
-local function prove(state, now)
-  redis.call("HSET", request, "state", state.state)
+-- of these commands, it does so before the first entry is added. `word` is the state in the hash.
+local function prove(state, now, word)
+  redis.call("HSET", request, "state", word)
   redis.call("INCRBY", counter, 0)
   ready(state, now)
 end

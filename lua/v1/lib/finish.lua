@@ -2,7 +2,7 @@
 -- @include lib/state.lua
 -- @include lib/permits.lua
 
--- Returns how many sub-requests are not done or dead yet, and one more while the request is open.
+-- Returns how many sub-requests are not done or dead yet, and more while the request is open or held: see beside.
 local function left_of(state)
   state.left = state.left or state.few > 0 and state.total or tonumber(redis.call("GET", counter) or 0)
   return state.left
@@ -28,11 +28,11 @@ local function recount_end(state, rest)
   local pending = redis.pcall("XPENDING", stream, stream)
   local left = rest == 0 and not pending.err and pending[1] + state.fresh or 0
   if left > 0 then
-    state.left = left + state.open
+    state.left = left + beside(state)
     redis.call("SET", counter, state.left)
     return true
   end
-  local over = state.total - rest
+  local over = state.total - (state.cut or 0) - rest
   state.dead = math.min(over, math.max(state.dead, redis.call("XLEN", dead)))
   state.done = over - state.dead
 end
@@ -41,24 +41,29 @@ end
 -- the rest is dead. Only this function ends requests and publishes the end. It leaves no key without a TTL. It writes the
 -- end before it deletes anything: if Redis refuses a command in between, expire_leftovers does the rest.
 local function finish(state, now)
-  local left = left_of(state)
+  local left, extra = left_of(state), state.hold and state.open + 1 or state.open
   local cancelled = state.state == "cancelling" and state.held == 0
-  local expired = state.state == "expiring" and left == state.open
+  local expired = state.state == "expiring" and left == extra
   if left > 0 and not cancelled and not expired then
     return false
   end
   local was_few = state.few > 0
-  local was, rest = state.state, left > state.open and left - state.open or 0
-  if state.done + state.dead ~= state.total - rest and not was_few and recount_end(state, rest) then
+  local was, rest, cut = state.state, left > extra and left - extra or 0, state.cut or 0
+  if state.done + state.dead ~= state.total - cut - rest and not was_few and recount_end(state, rest) then
     return false
   end
   if state.gate.keys ~= "" then
     leave_keys(state, all_permits(state))
   end
-  state.state = was == "cancelling" and "cancelled" or "done"
+  state.state = (was == "cancelling" or cut > 0) and "cancelled" or "done"
+  rest = rest + cut  -- what was cancelled before a request was reopened stays so
+  if state.hold then
+    state.hold = nil
+    save_opened(state)
+  end
   state.open, state.queued, state.fresh, state.high, state.few, state.sleeper, state.free = 0, 0, 0, 0, 0, "", ""
   save_state(state, "cancelled", rest, "ended", string.format("%d", now))
-  if was == "active" then  -- else there is a reason, which summary reads with these
+  if was == "active" and not state.reopened then  -- else there may be a reason, which summary reads with these
     state.cancelled, state.ended = rest, now
   end
   redis.call("PEXPIRE", request, string.format("%d", math.max(state.retain_ms, LEAST_TOMBSTONE)))

@@ -67,6 +67,12 @@ end
 
 -- Finds the request that an id has, and whether a new one may follow it.
 
+-- Returns what distinguishes an ending from all others of its id: `born`, and how often the request was reopened, if it was.
+local function ending_of(state)
+  local born = string.format("%d", state.born)
+  return state.reopened and born .. "|" .. state.reopened or born
+end
+
 -- Returns true if a new life may replace the id's last one, which must have ended: it was abandoned; or, with `unique`, it
 -- was cancelled or began at least `unique` ms ago. The new life needs higher fences, and a later `born`, because the log
 -- distinguishes endings by `born`. If the clock went back, `born` may lie far ahead: then `began` is when the life began.
@@ -100,7 +106,7 @@ local function former_life(new, now, over)
   end
   local is_repeat = digest == new.digest
   if not (is_repeat and new.extras.unique) and may_follow(state, new, now) then
-    if state.born ~= over then
+    if ending_of(state) ~= over then
       return nil, {"abandoned", summary(state)}
     end
     return state

@@ -343,5 +343,5 @@ local function complete(state, now, permit, lease, work)
     forget(consumer)
     release_permit(state, k, permit)
   end
-  return finish_or_mint(state, now, "ok", left_of(state) - state.open)
+  return finish_or_mint(state, now, "ok", left_of(state) - state.open - (state.hold and 1 or 0))
 end

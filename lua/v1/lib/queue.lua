@@ -153,17 +153,22 @@ end
 
 -- `summary`: as lib/state.lua makes it. Its marker stays longer than the request's tombstone: as long again, but
 -- between `least` and `longest` ms. Returns true if the ending is new to the log; else false, and the error if the log
--- refused it. The marker is written first, because no ending may be logged twice, and deleted after an error.
+-- refused it. The marker is written first, because no ending may be logged twice, and deleted after an error. It names the
+-- request, when that began and how often it was reopened: each opening of a request ends once.
 local function log_ending(now, id, summary, keep)
-  local state, born, total, done, dead, cancelled, over, priority, reason, retain_ms = unpack(summary)
-  local marker = id .. "|" .. born
+  local state, born, total, done, dead, cancelled, over, priority, reason, retain_ms, opened = unpack(summary)
+  local marker, more = id .. "|" .. born, nil
+  if opened ~= "" then
+    local reopened, since = string.match(opened, "^(%d+):(.*)$")
+    marker, more = marker .. "|" .. reopened, {"reopened", reopened, "since", since}
+  end
   local until_ms = now + retain_ms + math.min(keep.longest, math.max(keep.least, tonumber(retain_ms)))
   if redis.call("ZADD", logged, "NX", string.format("%d", until_ms), marker) == 0 then
     return false  -- and `active` is left alone: it may hold a new life of this id
   end
   local entry = redis.pcall("XADD", completed, "MAXLEN", "~", keep.most, "*", "id", id, "state", state, "priority",
     priority, "total", total, "done", done, "dead", dead, "cancelled", cancelled, "born", born, "ended", over,
-    "reason", reason)
+    "reason", reason, unpack(more or {}))
   if type(entry) == "table" then
     redis.call("ZREM", logged, marker)
     return false, entry

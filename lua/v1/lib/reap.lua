@@ -80,12 +80,12 @@ end
 -- numbers after Redis refused a command in the middle of a script, and after a torn append-only file.
 local function recount_entries(state)
   local left = state.few == 0 and tonumber(redis.call("GET", counter) or "")
-  local over = left and state.total - (left - state.open)
+  local over = left and settled_by(state, left)
   local pending = left and over >= 0 and unless_gone(redis.pcall("XPENDING", stream, stream)) or {}
   if not pending[1] then
     return
   end
-  local fresh = math.max(0, left - state.open - pending[1])
+  local fresh = math.max(0, left - beside(state) - pending[1])
   if state.is_damaged or over ~= state.done + state.dead or fresh ~= state.fresh then
     state.dead = math.min(over, math.max(state.dead, redis.call("XLEN", dead)))
     state.done = over - state.dead

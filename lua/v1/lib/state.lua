@@ -34,14 +34,15 @@ local function is_ended(state)
   return state.state == "done" or state.state == "cancelled"
 end
 
--- Returns what retire needs: state, born, total, done, dead, cancelled, ended, priority, reason, retain_ms.
+-- Returns what retire needs: state, born, total, done, dead, cancelled, ended, priority, reason, retain_ms, opened.
+-- opened = "<reopened>:<since>", or "" if the request was never reopened.
 local function summary(state)
   local cancelled, ended, reason = state.cancelled, state.ended, ""
   if not ended then  -- it ended before, or was stopped, and that has a reason
     cancelled, ended, reason = unpack(redis.call("HMGET", request, "cancelled", "ended", "reason"))
   end
   return {state.state, state.born, state.total, state.done, state.dead, tonumber(cancelled) or 0, tonumber(ended) or 0,
-    state.priority, reason or "", state.retain_ms}
+    state.priority, reason or "", state.retain_ms, state.reopened and state.reopened .. ":" .. state.since or ""}
 end
 
 -- ------------------------------------------------------------------ gate, as text
@@ -84,12 +85,15 @@ end
 --   policy = limit:priority:attempts:backoff_min:backoff_max:lease_ms:retain_ms:time_limit_ms:durable:deadline:born:shards
 --   counts = seq:queued:high:fresh:total:done:dead:open:few:max_body:last_ms:sleep_due:sleeper:free
 -- Only a request that must wait for a time, a rate its tenant's turn or a key has a third field: gate = opens|rates|limited|turn|wait|keys,
--- see lib/gate.lua.
+-- see lib/gate.lua. A request that was reopened, or is held, has a fourth one, see requeue_dead:
+--   opened = reopened:since:cut:hold:holder
+-- These are how often it was reopened, the last entry of `out` at that time, and how many of its sub-requests were
+-- cancelled before. `hold` is until when a requeue of several calls keeps it from ending, "" = none does, and `holder` which.
 local POLICY = "^(%d+):(%d+):(%d+):(%d+):(%d+):(%d+):(%d+):(%d+):(%d+):(%d+):(%d+):([%d,]*)$"
 local COUNTS = "^(%d+):(%-?%d+):(%d+):(%-?%d+):(%d+):(%d+):(%-?%d+):(%d+):(%d+):(%d+):(%d+):(%d+):(%d*):(%d*)$"
 
 local function load_state()
-  local row = redis.call("HMGET", request, "state", "policy", "counts", "gate", "trace")
+  local row = redis.call("HMGET", request, "state", "policy", "counts", "gate", "trace", "opened")
   if not row[1] or row[1] == "abandoned" then
     return nil
   end
@@ -113,6 +117,11 @@ local function load_state()
   if row[5] then  -- few have one: so the others do not pay for the field
     found.trace = row[5]
   end
+  if row[6] then
+    local reopened, since, cut, hold, holder = string.match(row[6], "^(%d+):([%d-]*):(%d+):(%d*):(%x*)$")
+    found.reopened, found.since = reopened ~= "0" and reopened or nil, since
+    found.cut, found.hold, found.holder = n(cut), n(hold), holder
+  end
   return found
 end
 
@@ -125,6 +134,23 @@ end
 local function counts_text(s)
   return string.format("%d:%d:%d:%d:%d:%d:%d:%d:%d:%d:%d:%d:%s:%s", s.seq, s.queued, s.high, s.fresh, s.total, s.done,
     s.dead, s.open, s.few, s.max_body, s.last_ms, s.sleep_due, s.sleeper, s.free)
+end
+
+-- Writes how often the request was reopened, and what holds it.
+-- @rare
+local function save_opened(s)
+  redis.call("HSET", request, "opened", string.format("%s:%s:%d:%s:%s", s.reopened or "0", s.since or "", s.cut or 0,
+    s.hold and string.format("%d", s.hold) or "", s.hold and s.holder or ""))
+end
+
+-- Returns what the counter has besides what is neither done nor dead: one while the request is open, one while it is held.
+local function beside(s)
+  return s.open + (s.hold and 1 or 0)
+end
+
+-- Returns how many are done or dead by the counter.
+local function settled_by(s, left)
+  return s.total - (s.cut or 0) - (left - beside(s))
 end
 
 -- Writes the counts, and the fields and values `...`.

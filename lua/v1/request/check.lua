@@ -55,9 +55,9 @@ hold(seen.queued == state.queued, seen.queued, "permits are queued awake, the co
 hold(seen.sleeping == (state.sleeper ~= "" and 1 or 0), seen.sleeping, "permits sleep, the sleeper is", state.sleeper)
 hold(seen.lost == 0, seen.lost, "permits below", state.high, "are in no state")
 hold(seen.parked == seen.listed, seen.parked, "permits are parked,", seen.listed, "are in the parked list")
-hold(left == state.fresh + seen.owed + waiting + state.open, "counter", left, "is not", state.fresh, "undelivered +",
-  seen.owed, "held +", waiting, "to retry +", state.open, "open")
-hold(left - state.open == state.total - state.done - state.dead, "counter", left, "does not match total", state.total)
+hold(left == state.fresh + seen.owed + waiting + beside(state), "counter", left, "is not", state.fresh, "undelivered +",
+  seen.owed, "held +", waiting, "to retry +", beside(state), "open or held from ending")
+hold(settled_by(state, left) == state.done + state.dead, "counter", left, "does not match total", state.total)
 hold(entries.stream == entries.pending + state.fresh, entries.stream, "entries,", entries.pending, "pending and",
   state.fresh, "undelivered")
 hold(entries.pending == seen.owed + waiting, entries.pending, "pending,", seen.owed, "held and", waiting, "to retry")

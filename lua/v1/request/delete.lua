@@ -1,35 +1,30 @@
 -- delete: removes an ended request with its results and dead sub-requests. A small marker stays for `ttl`: it refuses
 -- late copies of the producer's calls, and lets a new life of the id begin later than this one.
--- Says: ok | other | claimed | alive | gone
---   other: the id has another life; claimed: dead sub-requests are being requeued as another request
+-- Says: ok | other | alive | gone
+--   other: the id has another life; alive: it runs, or it was reopened and has ended again
 -- @flags allow-oom
 -- @include lib/request_keys.lua
 local rows = KEYS[11]  -- ids:{id}  ids of rows that were added by id
 local owner = KEYS[12]  -- txn:{id}  the only transaction that may write to the request
 local of_flow = KEYS[13]  -- flow:{id}  what waits to be joined
 local handed = KEYS[14]  -- fed:{id}  what it has of the requests that feed it
-local born = tonumber(ARGV[1])  -- ms; when the life that is meant began
+local ending = ARGV[1]  -- of the life that is meant, see lib/ids.lua; it must be in the log
 local seen = tonumber(ARGV[2])  -- intents up to this score are given up
 local ttl = tonumber(ARGV[3])  -- ms the marker stays
 -- @include lib/state.lua
--- @include lib/dead_letters.lua
 -- @include lib/create.lua
 
+local born = tonumber(string.match(ending, "^%d+"))  -- ms; when that life began
 if not born or not seen or not ttl or ttl < 1 then
-  return redis.error_reply("BADARGUMENT delete wants numbers for born, seen and ttl")
+  return redis.error_reply("BADARGUMENT delete wants an ending, and numbers for seen and ttl")
 end
 local state = load_state()
 if not state then
   return {"gone"}
 elseif state.born ~= born then
   return {"other"}
-elseif not is_ended(state) then
+elseif not is_ended(state) or ending_of(state) ~= ending then  -- or it was reopened since its end
   return {"alive"}
-end
-for _, field in ipairs(redis.call("HKEYS", request)) do
-  if string.sub(field, 1, #FINAL) == FINAL then
-    return {"claimed"}
-  end
 end
 local before = tonumber(redis.call("HGET", request, "seen") or -1)
 redis.call("UNLINK", stream, counter, request, permits, leases, retries, results, dead, few, errors, rows, owner, of_flow, handed)

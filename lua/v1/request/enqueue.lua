@@ -15,14 +15,14 @@ local intent = tonumber(ARGV[5])  -- the score this producer left in `active`
 local open_ms = tonumber(ARGV[6])  -- how long the request may stay open without a chunk; 0 = it is sealed
 local extras = ARGV[7]  -- lines, see lib/create.lua; "" = none
 local shards = ARGV[8]  -- where its permits' tokens go in turn: numbers with commas, "" = the queue's own lanes
-local over = tonumber(ARGV[9])  -- the start time of the abandoned life that this one replaces; 0 = none
+local over = ARGV[9]  -- the ending of the life that this one replaces, see lib/ids.lua; "" = none
 local bodies = 10  -- ARGV[10...]  the first chunk, and with a set of ids one text more: see lib/ids.lua
 -- @include lib/core.lua
 -- @include lib/ids.lua
 -- @include lib/create.lua
 
-if not intent or not over then
-  return redis.error_reply("BADARGUMENT enqueue wants numbers for intent and over")
+if not intent then
+  return redis.error_reply("BADARGUMENT enqueue wants a number for intent")
 end
 local terms, refused = read_policy(policy)
 if refused then

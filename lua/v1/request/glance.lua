@@ -57,7 +57,7 @@ if not needs_reap(state, now, open_until, first) then
   if state.open == 1 and state.state ~= "cancelling" then
     next = math.min(next, open_until + 1)
   end
-  next = math.min(next, now + wait)
+  next = math.min(next, state.hold and state.hold + 1 or math.huge, now + wait)
   look = next < math.huge and math.max(2, math.floor(next - now)) or 0
 end
 return {"ok", look, grace and queued_before(state, now - grace, now) or {}, chore}

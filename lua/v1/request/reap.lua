@@ -1,8 +1,8 @@
 -- reap: takes back leases: all expired ones, or those of one dead worker, or the one lease that a supervisor names.
 -- A worker's start time is compared too, because a restarted worker has the same name. If a lease owes one entry, that
 -- entry is charged an attempt. If it owes more, or if it is shared and no supervisor named it, none is. reap also queues
--- again the permits whose tokens the auditor found missing, cancels a request left open past its time, and makes dead
--- what has not started by the deadline. If the clock went back, it brings back a gate and retries that lie too far ahead.
+-- again the permits whose tokens the auditor found missing, cancels a request left open past its time, lets a held one end,
+-- and makes dead what has not started by the deadline. If the clock went back, it brings back a gate and retries that lie too far ahead.
 -- Says: ok look_ms tokens | stopped look_ms tokens | ended summary | foreign | gone
 --   look_ms = ms until the next lease expires or the deadline, at least 2; 1 = more to do now; 0 = nothing will be due
 -- @flags allow-oom
@@ -48,6 +48,11 @@ end
 if state.open == 1 and (tonumber(row[2]) or 0) < now and state.state ~= "cancelling" then
   abandon(state, "abandoned")
 end
+if state.hold and state.hold < now then  -- the requeue that held it has died
+  state.left = redis.call("DECRBY", counter, 1)
+  state.hold = nil
+  save_opened(state)
+end
 if is_overdue(state, now) and (state.state == "active" or state.state == "paused") then
   stop(state, "expiring", "deadline")
 end
@@ -68,6 +73,9 @@ local left = first[2] and tonumber(first[2]) - now or 0
 local look = first[2] and math.max(2, left) or 0
 if (state.state == "active" or state.state == "paused") and state.deadline > 0 then
   look = math.min(look > 0 and look or state.deadline, math.max(2, state.deadline - now))
+end
+if state.hold then
+  look = math.min(look > 0 and look or math.huge, math.max(2, state.hold + 1 - now))
 end
 look = more and 1 or look
 local reply = finish_or_mint(state, now, state.is_stopped and "stopped" or "ok", look)

@@ -62,9 +62,9 @@ for i, new in ipairs(all) do
     new.ids = new.own and "ids:{" .. ids[i] .. "}"
     local is_done = true
     if count == 1 then
-      reply = enqueue(new, now, score, 0)
+      reply = enqueue(new, now, score, "")
     else
-      is_done, reply = pcall(enqueue, new, now, score, 0)
+      is_done, reply = pcall(enqueue, new, now, score, "")
     end
     if not is_done then
       reply = ""

@@ -20,16 +20,17 @@ from fairlane.arrow.columns import (
 )
 from fairlane.arrow.results import columns, named_errors, read_results, sizes_of
 from fairlane.errors import RequestNotFound
-from fairlane.operations.completion import BEGIN, Entries, error_texts_of_many
+from fairlane.operations.completion import Entries, error_texts_of_many
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from fairlane.arrow.stream_ranges import Ended, StreamRange
+    from fairlane.arrow.stream_ranges import Ended, EndedOpening, StreamRange
     from fairlane.drivers.sync import SyncDriver
 
-# `submitted` distinguishes a request from others of its id.
-_OF_REQUEST = (("request", TEXT), ("priority", INT), ("submitted", MOMENT))
+# `submitted` distinguishes a request from others of its id, and `reopened` its openings: each has
+# rows of what was settled in it. The last row of an index counts.
+_OF_REQUEST = (("request", TEXT), ("priority", INT), ("submitted", MOMENT), ("reopened", INT))
 SCHEMAS = {
     "requests": pa.schema([*COLUMNS["completions"], ("limit", INT), ("results", LONG)]),
     "results": pa.schema([*_OF_REQUEST, ("key", TEXT), *COLUMNS["results"]]),
@@ -40,17 +41,16 @@ _SMALL = 64  # rows of a request that are read in one call
 _TOGETHER = 256  # rows of small requests in one round trip: each may have 1 MiB
 _PAGE = 4_096  # rows of small requests in one table, about
 _PAGE_BYTES = 16 << 20  # ... and bytes of their bodies
-_ALL = stream_ranges.StreamRange(BEGIN, f"{2**64 - 1}-{2**64 - 1}")
 
 
 class _Request:
-    """A request that has ended, and what was read of it."""
+    """A request that has ended, and what was read of this opening of it."""
 
     def __init__(
-        self, request_id: str, priority: int, submitted: int | None, **counts: int
+        self, opening: EndedOpening, priority: int, submitted: int | None, **counts: int
     ) -> None:
-        self.id, self.priority, self.submitted = request_id, priority, submitted
-        self.life = (request_id, (submitted or 0) // 1000)
+        self.id, self.priority, self.submitted = opening.id, priority, submitted
+        self.life = opening
         self.counts = counts
         self.rows = 0
         self.record: Ended | None = None
@@ -65,11 +65,12 @@ class PageReader:
         self.table = table = pa.Table.from_batches([batch_of(ending_columns(entries), schema)])
         micros = table.column("submitted").cast(pa.int64()).to_pylist()
         done, dead = (table.column(name).to_pylist() for name in ("done", "dead"))
-        named = (table.column(name).to_pylist() for name in ("id", "priority"))
+        priorities = table.column("priority").to_pylist()
+        openings = map(stream_ranges.opening_of, entries)
         self.requests = [
-            _Request(request_id, priority, born, results=good + bad, dead=bad)
-            for request_id, priority, born, good, bad in zip(
-                *named, micros, done, dead, strict=True
+            _Request(opening, priority, born, results=good + bad, dead=bad)
+            for opening, priority, born, good, bad in zip(
+                openings, priorities, micros, done, dead, strict=True
             )
         ]
 
@@ -108,7 +109,7 @@ class PageReader:
             (one.record,) = self.driver.run(stream_ranges.ended_requests([one.life]))
             if one.record is not None:
                 keys = stream_ranges.RowKeys()
-                for page in read_results(self.driver, one.id, _ALL):
+                for page in read_results(self.driver, one.id, one.life.results(one.record)):
                     count = len(page["index"])
                     rows = self._rows("results", page, [one] * count, keys)
                     # If the record is right after the reads, the rows are of this request.
@@ -155,7 +156,7 @@ class PageReader:
                 yield from self._many_dead(one)
 
     def _many_dead(self, one: _Request) -> Iterator[pa.Table]:
-        unread: StreamRange | None = _ALL
+        unread: StreamRange | None = one.life.deaths()
         while unread is not None:
             try:
                 dead, unread = self.driver.run(stream_ranges.read_dead(one.id, unread))
@@ -179,6 +180,7 @@ class PageReader:
         page["request"] = [one.id for one in owners]
         page["priority"] = [one.priority for one in owners]
         page["submitted"] = [one.submitted for one in owners]
+        page["reopened"] = [one.life.reopened for one in owners]
         return pa.Table.from_batches([batch_of(page, SCHEMAS[table])])
 
     def _keys(

@@ -45,6 +45,7 @@ COLUMNS: Mapping[str, tuple[tuple[str, pa.DataType], ...]] = {
         *(("log_id", TEXT), ("id", TEXT), ("state", TEXT), ("outcome", TEXT), ("priority", INT)),
         *_COUNTS,
         *(("submitted", MOMENT), ("ended", MOMENT), ("reason", TEXT), ("logged", MOMENT)),
+        ("reopened", INT),
     ),
 }
 
@@ -78,6 +79,7 @@ def completion_row(ending: Completion) -> tuple[Any, ...]:
             moment(ending.ended_ms),
             ending.reason,
             moment(logged_ms),
+            ending.reopened,
         ),
     )
 
@@ -124,6 +126,7 @@ def _usual_endings(entries: Entries) -> dict[str, Any]:
         "submitted": _moments(found["born"]),
         "ended": _moments(found["ended"]),
         "logged": _moments(logged),
+        "reopened": [0] * len(entries),  # else an entry has more fields
     }
 
 

@@ -12,15 +12,16 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from fairlane.errors import FairlaneError, InvalidArgument, not_found
 from fairlane.model import ENDED_STATES
-from fairlane.operations.completion import BEGIN, Entries, Span, place, span
+from fairlane.operations.completion import BEGIN, Entries, Span, is_place, place, span
 from fairlane.operations.dead_letters import page_size, sub_requests, sub_requests_of_many
+from fairlane.operations.lives import is_unended
 from fairlane.operations.request_state import asks_of_progress, completion, progress_of
 from fairlane.protocol import keys, scripts
 from fairlane.protocol.request_hash import as_text, hmget, parse_fields
 from fairlane.protocol.steps import Batch, Command, Nodes, OnNode, run_all, run_each
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Sequence
 
     from fairlane.protocol.steps import Call
     from fairlane.records import Completion, DeadSubRequest, Progress
@@ -30,6 +31,7 @@ PAGE = 1_000  # small entries of one read
 RESULTS_PAGE = 64  # entries of `out`: each may hold hundreds of results
 HEADS_PAGE = 200  # ... without their bodies: Redis needs about 5 ms for them
 _SEQ = 2**64 - 1
+_LAST = f"{_SEQ}-{_SEQ}"
 
 
 class StreamRange(NamedTuple):
@@ -40,10 +42,45 @@ class StreamRange(NamedTuple):
 
 
 class Ended(NamedTuple):
-    """Holds the limit of an ended request, and whether its rows have keys."""
+    """Holds the limit of an ended request, and whether its rows have keys.
+
+    `since` is the last entry of `out` when it was opened again after this end; "" if it was not.
+    """
 
     limit: int
     is_keyed: bool
+    since: str = ""
+
+
+class EndedOpening(NamedTuple):
+    """An opening of a request that has ended, by its entry in the completion log.
+
+    The request was submitted at `submitted_ms`, and reopened so often before. `since` is the last
+    entry of `out` at that time; what was settled in this opening is behind it.
+    """
+
+    id: str
+    submitted_ms: int
+    reopened: int = 0
+    since: str = BEGIN
+
+    def results(self, record: Ended | None) -> StreamRange:
+        """Returns the part of `out` that this opening has."""
+        last = record.since if record is not None and record.since else _LAST
+        return StreamRange(after(self.since), last)
+
+    def deaths(self) -> StreamRange:
+        """Returns the part of `dead` that this opening has: what died later than `since`."""
+        return StreamRange(f"{place(self.since)[0] + 1}-0" if self.reopened else BEGIN, _LAST)
+
+
+def opening_of(entry: tuple[bytes, Sequence[bytes]]) -> EndedOpening:
+    """Returns the opening whose end this entry of the completion log is."""
+    fields = as_text(entry[1])
+    numbers = (fields.get("born", "0"), fields.get("reopened", "0"))
+    born, reopened = (int(one) if one.isdecimal() else 0 for one in numbers)
+    since = fields.get("since", BEGIN)
+    return EndedOpening(fields.get("id", ""), born, reopened, since if is_place(since) else BEGIN)
 
 
 def after(entry_id: str) -> str:
@@ -161,7 +198,7 @@ async def unfinished(queue: str) -> tuple[list[str], Span | None]:
     """Returns the ids in `active` and the log's span; no request is in neither or both.
 
     A request that ends moves from `active` to the log in one step. So the log is read last, and
-    the requests in it since the first look leave the list.
+    the requests in it since the first look leave the list, unless they were reopened.
     """
     log = keys.completed(queue)
     newest, names = await Batch(
@@ -172,6 +209,7 @@ async def unfinished(queue: str) -> tuple[list[str], Span | None]:
     )
     ids = dict.fromkeys(name.decode("utf-8", "replace") for name in names)
     logged = await span(log)
+    ended = set[str]()
     if logged is not None:
         unread: StreamRange | None = StreamRange(
             newest[0][0].decode() if newest else BEGIN, logged.last
@@ -180,7 +218,12 @@ async def unfinished(queue: str) -> tuple[list[str], Span | None]:
             page, unread = await endings(queue, unread)
             for ending in page:
                 if not newest or ending.log_id != newest[0][0].decode():
-                    ids.pop(ending.id, None)
+                    ended.add(ending.id)
+    asked = [one for one in ids if one in ended]
+    states = await run_all([hmget(one, "state") for one in asked])
+    for request_id, reply in zip(asked, states, strict=True):
+        if not is_unended(*parse_fields(("state",), reply)):
+            del ids[request_id]
     return list(ids), logged
 
 
@@ -209,40 +252,49 @@ async def dead_spans(ids: Sequence[str]) -> list[tuple[str, Span]]:
 
 
 async def whole_results(
-    lives: Sequence[tuple[str, int]],
+    openings: Sequence[EndedOpening],
 ) -> list[tuple[Entries, Ended | None]]:
-    """Returns all entries of `out` and the record of ended requests; see `_whole`."""
-    return await _whole(lives, keys.results)
+    """Returns the entries of `out` of openings, and the record of each; see `_whole`."""
+    found = await _whole([(keys.results(one.id), one.results(None), one) for one in openings])
+    return [
+        ([one for one in entries if _is_before(one, record)], record) for entries, record in found
+    ]
+
+
+def _is_before(entry: tuple[bytes, Any], record: Ended | None) -> bool:
+    """Returns True unless an entry of `out` is of a later opening."""
+    is_last = record is None or not record.since
+    return is_last or place(entry[0].decode()) <= place(record.since)  # type: ignore[union-attr]
 
 
 async def whole_dead(
-    lives: Sequence[tuple[str, int]],
+    openings: Sequence[EndedOpening],
 ) -> list[tuple[list[DeadSubRequest], Ended | None]]:
-    """Returns all dead sub-requests and the record of ended requests; see `_whole`."""
-    found = await _whole(lives, keys.dead)
-    pairs = zip(lives, found, strict=True)
-    dead = await sub_requests_of_many([(one, entries) for (one, _), (entries, _) in pairs])
+    """Returns the dead sub-requests of openings, and the record of each; see `_whole`."""
+    found = await _whole([(keys.dead(one.id), one.deaths(), one) for one in openings])
+    pairs = zip(openings, found, strict=True)
+    dead = await sub_requests_of_many([(one.id, entries) for one, (entries, _) in pairs])
     return [(died, record) for died, (_, record) in zip(dead, found, strict=True)]
 
 
 async def _whole(
-    lives: Sequence[tuple[str, int]], key_of: Callable[[str], bytes]
+    parts: Sequence[tuple[bytes, StreamRange, EndedOpening]],
 ) -> list[tuple[Entries, Ended | None]]:
-    """Returns all entries of a stream of ended requests, each by (id, when it was submitted).
+    """Returns the entries of parts of streams, each of an opening that has ended.
 
     A request that is gone, or is a later one of this id, has neither entries nor a record. All
     are read in one round trip, so the requests must be few and small.
     """
-    if not lives:
+    if not parts:
         return []
     steps: list[Command] = []
-    for request_id, _ in lives:
+    for stream, part, one in parts:
         # If the record is right after the read, the entries are of this request.
-        steps += [Command(b"XRANGE", key_of(request_id), b"-", b"+"), _record(request_id)]
+        steps += [Command(b"XRANGE", stream, part.first, part.last), _record(one.id)]
     replies = await Batch(steps)
     found: list[tuple[Entries, Ended | None]] = []
-    for (_, submitted_ms), entries, reply in zip(lives, replies[::2], replies[1::2], strict=True):
-        record = _ended(reply, submitted_ms)
+    for (_, _, one), entries, reply in zip(parts, replies[::2], replies[1::2], strict=True):
+        record = _ended(reply, one)
         found.append(([] if record is None else entries, record))
     return found
 
@@ -263,17 +315,21 @@ async def read_dead(
 
 
 class ResultSpan(NamedTuple):
-    """Says what results a request has now; `born` (ms) distinguishes it from others of its id."""
+    """Says what results a request has now; `born` (ms) distinguishes it from others of its id.
+
+    `reopened` is how often it was reopened: then the results of dead sub-requests have gone.
+    """
 
     id: str
     queue: str
     born: int
+    reopened: int
     is_ended: bool
     rows: int  # results
     span: Span | None  # of `out`
 
 
-_OF_RESULTS = ("state", "queue", "born", "done", "dead")
+_OF_RESULTS = ("state", "queue", "born", "reopened", "done", "dead")
 
 
 async def result_span(request_id: str) -> ResultSpan:
@@ -307,11 +363,11 @@ async def begins(ids: Sequence[str]) -> list[int | None]:
 def _result_span(
     request_id: str, reply: Sequence[bytes | None], held: Span | None
 ) -> ResultSpan | None:
-    state, queue, born, done, dead = parse_fields(_OF_RESULTS, reply)
+    state, queue, *numbers = parse_fields(_OF_RESULTS, reply)
     if state in {"", "abandoned"}:
         return None
-    rows = int(done or 0) + int(dead or 0)
-    return ResultSpan(request_id, queue, int(born or 0), state in ENDED_STATES, rows, held)
+    born, reopened, done, dead = (int(number or 0) for number in numbers)
+    return ResultSpan(request_id, queue, born, reopened, state in ENDED_STATES, done + dead, held)
 
 
 async def small_results(
@@ -447,28 +503,28 @@ async def kept_bodies(asked: Sequence[tuple[str, Sequence[int]]]) -> list[bytes 
     return [body for reply in replies for body in reply]
 
 
-async def ended_requests(lives: Sequence[tuple[str, int]]) -> list[Ended | None]:
-    """Returns the records of ended requests, each by (id, when it was submitted); None = gone.
+async def ended_requests(openings: Sequence[EndedOpening]) -> list[Ended | None]:
+    """Returns the record of each opening; None = the request is gone.
 
     A later request with the same id does not count.
     """
-    replies = await run_all([_record(request_id) for request_id, _ in lives])
-    pairs = zip(lives, replies, strict=True)
-    return [_ended(reply, submitted_ms) for (_, submitted_ms), reply in pairs]
+    replies = await run_all([_record(one.id) for one in openings])
+    return [_ended(reply, one) for one, reply in zip(openings, replies, strict=True)]
 
 
-_RECORD = ("state", "born", "limit", "keyed")
+_RECORD = ("state", "born", "reopened", "since", "limit", "keyed")
 
 
 def _record(request_id: str) -> Command:
     return hmget(request_id, *_RECORD)
 
 
-def _ended(reply: Sequence[bytes | None], submitted_ms: int) -> Ended | None:
+def _ended(reply: Sequence[bytes | None], one: EndedOpening) -> Ended | None:
     """Returns the record in a reply to `_record`; None if it is not of this life, or has no end."""
-    state, born, limit, keyed = parse_fields(_RECORD, reply)
-    is_it = state in ENDED_STATES and born == str(submitted_ms)
-    return Ended(int(limit or 0), bool(keyed)) if is_it else None
+    state, born, reopened, since, limit, keyed = parse_fields(_RECORD, reply)
+    is_again = int(reopened or 0) > one.reopened
+    is_it = born == str(one.submitted_ms) and (is_again or state in ENDED_STATES)
+    return Ended(int(limit or 0), bool(keyed), since if is_again else "") if is_it else None
 
 
 async def workers(queue: str) -> list[dict[str, str]]:

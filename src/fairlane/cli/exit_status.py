@@ -16,7 +16,6 @@ if TYPE_CHECKING:
     from fairlane.request import Request
 
 DEAD_LIST = "fairlane dead list {}"  # the command that lists the dead sub-requests of a request
-CHILDREN = 3  # ids of `requeued_as` that a sentence names
 
 
 def judge(progress: Progress, dead: str) -> int:
@@ -49,7 +48,7 @@ def left_out_words(progress: Progress) -> str:
 
 
 def dead_of(queue: Queue, progress: Progress) -> str:
-    """Returns how to list the dead sub-requests, and what became of the others; "" if none."""
+    """Returns how to list the dead sub-requests, and whether some were dropped; "" if none."""
     from fairlane.operations.dead_letters import count_dead
 
     if not progress.dead:
@@ -63,14 +62,11 @@ def dead_of(queue: Queue, progress: Progress) -> str:
 
 
 def gone_words(progress: Progress, kept: int) -> str:
-    """Returns how many of the dead were requeued or dropped (all but `kept`); "" if none."""
+    """Returns how many of the dead were dropped (all but `kept`); "" if none."""
     gone = progress.dead - kept
     if gone <= 0:
         return ""
-    ids = progress.requeued_as
-    more = ", ..." if len(ids) > CHILDREN else ""
-    how = f"requeued as {', '.join(ids[:CHILDREN])}{more} or dropped" if ids else "dropped"
-    return f"{f'{gone:,}' if kept > 0 else 'all'} {how} since"
+    return f"{f'{gone:,}' if kept > 0 else 'all'} dropped since"
 
 
 @contextmanager

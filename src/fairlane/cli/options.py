@@ -327,7 +327,7 @@ def filter_options(priority: str = "--priority") -> Callable[[F], F]:
         click.option(
             "--state", "states", type=click.Choice(STATES), multiple=True, metavar="STATE",
             help=f"Only requests in this state; may be repeated: {', '.join(STATES)}. "
-            "failed and partly_failed are some of those that are done.",
+            "failed, partly_failed and repaired are some of those that are done.",
         ),
         click.option(
             priority, "priorities", multiple=True, metavar="N..M", callback=_priorities,

@@ -123,6 +123,7 @@ _COLOURS = {
     "failed": "red",
     "failing": "yellow",
     "lost": "red",
+    "repaired": "green",
     "partly_failed": "yellow",
     "paused": "yellow",
     "retry": "yellow",

@@ -10,7 +10,9 @@ if TYPE_CHECKING:
     from contextvars import Context
 
 T = TypeVar("T")
-__fairlane_caller__ = True  # its frames are left out of a handler's traceback: see worker/calls.py
+__fairlane_caller__ = (
+    True  # its frames are left out of a handler's traceback: see worker/error_texts.py
+)
 
 
 @types.coroutine

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 MOST = 10**15
 _COUNTED = 1000  # requests of one recount
 _ROWS = 200  # of one report
-_FIELDS = ("queue", "state", "chunks", "total", "done", "dead")
+_FIELDS = ("queue", "state", "chunks", "total", "done", "dead", "cancelled")
 
 
 class Bounds(NamedTuple):
@@ -78,10 +78,10 @@ async def report_backlog(queue: str) -> None:
 
 
 def _row(name: str, state: str, *numbers: str) -> list[Arg]:
-    chunks, total, done, dead = (int(number or 0) for number in numbers)
+    chunks, total, *settled = (int(number or 0) for number in numbers)
     if state in ENDED_STATES:  # a new request of this id has not been admitted yet
         return [name, 0, total, total]
-    return [name, chunks, total, done + dead]
+    return [name, chunks, total, sum(settled)]
 
 
 class Admission:

@@ -11,7 +11,6 @@ from fairlane.errors import (
     FairlaneError,
     InvalidArgument,
     RequestEnded,
-    RequestExists,
     RequestNotEnded,
     RequestNotFound,
     not_found,
@@ -215,7 +214,7 @@ async def _change(request_id: str, call: Call[AnyReply], change: str) -> AnyRepl
 
 TOGETHER = 100  # requests that are changed in one batch
 _PART = 1_000  # entries of `active`, or of the log, that one call reads
-_FIELDS = ("state", "queue", "born", *Labels._fields)
+_FIELDS = ("state", "queue", "born", "reopened", *Labels._fields)
 
 
 class Chosen(NamedTuple):
@@ -353,8 +352,9 @@ async def _kept(queue: str, wanted: RequestFilter, asked: list[Completion]) -> l
     replies = await run_all([hmget(one.id, *_FIELDS) for one in asked])
     kept = []
     for one, reply in zip(asked, replies, strict=True):
-        state, home, born, *texts = parse_fields(_FIELDS, reply)
+        state, home, born, reopened, *texts = parse_fields(_FIELDS, reply)
         is_same = state in ENDED and home == queue and born == str(one.submitted_ms)
+        is_same = is_same and int(reopened or 0) == one.reopened
         if is_same and wanted.accepts_labels(Labels(*texts)):
             kept.append(one)
     return kept
@@ -391,8 +391,8 @@ async def set_one(request_id: str, change: Change) -> None:
     for error in report.failed.values():
         raise error
     if report.ended:
-        state, done, dead = await read(request_id, "state", "done", "dead")
-        shown = ending_words(state, int(done or 0), int(dead or 0))
+        state, *counts = await read(request_id, "state", "done", "dead", "reopened")
+        shown = ending_words(state, *(int(count or 0) for count in counts))
         why = (
             f"has ended ({shown})" if state in ENDED else "is being cancelled or past its deadline"
         )
@@ -557,7 +557,7 @@ async def _requeue(
     del queue
     for one in chosen:
         try:
-            _, count = await requeue_dead(one.id, change.choice)
+            count = await requeue_dead(one.id, change.choice, change.by)
         except (DeadNotFound, RequestEnded, RequestNotFound) as error:
             _count(report, one.id, error)
         else:
@@ -571,7 +571,7 @@ async def _drop(queue: str, change: Change, chosen: Sequence[Chosen], report: Ch
     for one in chosen:
         try:
             count = await drop_dead(one.id, change.choice)
-        except (DeadNotFound, RequestExists, RequestNotFound) as error:
+        except (DeadNotFound, RequestNotFound) as error:
             _count(report, one.id, error)
         else:
             report.dead += count
@@ -617,7 +617,8 @@ class Change:
     """One change of many requests; the methods of its class make it.
 
     `states` are those in which a request can be changed so; requests in others are not chosen.
-    `verb` says what becomes of a request: "cancelled".
+    `verb` says what becomes of a request: "cancelled". `by` names the caller to those that it
+    reopens.
     """
 
     word: str
@@ -633,6 +634,7 @@ class Change:
     share: int | None = None
     time_limit_ms: int | None = None
     choice: DeadChoice = field(default_factory=DeadChoice)
+    by: str = ""
     cancels: bool = False
 
     @classmethod
@@ -676,7 +678,10 @@ class Change:
 
     @classmethod
     def requeue_dead(cls, **wanted: Unpack[DeadFilters]) -> Change:
-        """Runs the dead sub-requests of requests again: all, or those that the filters choose."""
+        """Runs the dead sub-requests of requests again: all, or those that the filters choose.
+
+        Ended requests are opened again for that.
+        """
         choice = DeadChoice.of(**wanted)
         return cls("requeue_dead", "requeued", (*_GOING, *_KEPT), choice=choice)
 
@@ -721,31 +726,30 @@ async def delete_each(queue: str, chosen: Sequence[Chosen]) -> dict[str, Outcome
             found[one.id] = False
     await run_all(retire_all(queue, [(one.id, it.summary) for one, it in ended.items()]))
     _, time = await Batch([Command(b"EXISTS", keys.active(queue)), Command(b"TIME")])
-    calls = [delete(one, time_ms(time) + 2 * settings.INTENT_GRACE_MS) for one in ended]
+    seen = time_ms(time) + 2 * settings.INTENT_GRACE_MS
+    calls = [delete(one.id, it.summary.ending, seen) for one, it in ended.items()]
     answers = await call_each(calls)
     for one, answer in zip(ended, answers, strict=True):
         found[one.id] = _outcome(one.id, answer)
     return found
 
 
-def delete(one: Chosen, seen: int) -> Call[DeleteReply]:
-    """Returns the call that deletes one life; intents up to the score `seen` are given up."""
+def delete(request_id: str, ending: str, seen: int) -> Call[DeleteReply]:
+    """Returns the call that deletes a life with this ending, which must be in the log.
+
+    Intents up to the score `seen` are given up.
+    """
     names = (
-        *(*keys.request_keys(one.id), keys.unique_ids(one.id)),
-        *(keys.owner(one.id), keys.of_flow(one.id), keys.fed(one.id)),
+        *(*keys.request_keys(request_id), keys.unique_ids(request_id)),
+        *(keys.owner(request_id), keys.of_flow(request_id), keys.fed(request_id)),
     )
-    return scripts.delete(names, born=one.born, seen=seen, ttl=settings.LEAST_TOMBSTONE_MS)
+    return scripts.delete(names, ending=ending, seen=seen, ttl=settings.LEAST_TOMBSTONE_MS)
 
 
 def _outcome(request_id: str, reply: DeleteReply | FairlaneError) -> Outcome:
     if isinstance(reply, FairlaneError):
         return reply
-    if reply.is_claimed:
-        return RequestNotEnded(
-            f"request {request_id} stays, because its dead sub-requests are being requeued: "
-            "requeue any of them to finish that"
-        )
-    if reply.is_alive:  # a failover took back its end
+    if reply.is_alive:  # it was reopened since, or a failover took back its end
         return _not_ended(request_id)
     return not reply.is_other  # gone: the first try, whose reply was lost, has deleted it
 

@@ -28,6 +28,28 @@ _NO_CHILDREN = (str, bytes, bytearray, memoryview, Mapping)  # they can be itera
 _SHOWN = 60  # characters of a name in an error
 
 
+class StepPlace(NamedTuple):
+    """The place of a step in its flow. Steps are counted from 1."""
+
+    flow: str
+    number: int
+    steps: int
+    step: str
+
+    @property
+    def text(self) -> str:
+        """Returns the field `flow` of the request's hash."""
+        return " ".join(map(str, self))
+
+    @classmethod
+    def parse(cls, text: str) -> StepPlace | None:
+        """Returns the place in a field `flow`; None if the request is no step."""
+        match text.split(" "):
+            case [flow, number, steps, step] if number.isdecimal() and steps.isdecimal():
+                return cls(flow, int(number), int(steps), step)
+        return None
+
+
 class Next:
     """A result that names the step that goes on with it: `return Next("check", body)`.
 

@@ -222,7 +222,8 @@ async def trimmed_before(queue: str, moment_ms: str) -> str:
 
 
 _WAITED = ("state", "born", "durable", "queue")
-_COUNTED = ("state", "born", "total", "done", "dead")
+_OPENING = ("state", "reopened")
+_COUNTED = ("state", "reopened", "born", "total", "done", "dead")
 PAGE = 64  # entries of `out` a page; an entry is what one call of complete settled
 
 
@@ -291,11 +292,13 @@ class ResultPage(NamedTuple):
 
     `born` distinguishes the request from a later one with the same id. `is_last`: the request has
     ended and no entry follows. Then `settled` counts its results, and `cancelled` its sub-requests
-    without a result.
+    without a result. `has_ended` and `reopened` say how it stood when the page was read.
     """
 
     entries: list[tuple[bytes, list[Result]]]
     born: str
+    reopened: str
+    has_ended: bool
     is_last: bool
     settled: int
     cancelled: int
@@ -307,11 +310,13 @@ async def read_results(request_id: str, after: bytes, block_ms: int, born: str =
     Blocks up to `block_ms` if there is nothing new. `born` is that of the page before. Raises
     RequestNotFound, and RequestLost if the request of that page is gone.
     """
-    # The hash is read before the results: a request that has ended has written all of them.
+    # The hash is read before the results: a request that has ended has written all of them. It is
+    # read after them, too: if it was reopened in between, some of them had gone.
     words, from_after = (b"XREAD", b"COUNT", PAGE), (b"STREAMS", keys.results(request_id), after)
-    first = [hmget(request_id, *_COUNTED), Command(*words, *from_after)]
-    fields, reply = await Batch(first)
-    seen, life, total, done, dead = parse_fields(_COUNTED, fields)
+    opening = hmget(request_id, *_OPENING)
+    first = [hmget(request_id, *_COUNTED), Command(*words, *from_after), opening]
+    fields, reply, then = await Batch(first)
+    seen, reopened, life, total, done, dead = parse_fields(_COUNTED, fields)
     if seen in {"", "abandoned"}:
         raise vanished(request_id) if born else not_found(request_id)
     if born and life != born:
@@ -323,8 +328,16 @@ async def read_results(request_id: str, after: bytes, block_ms: int, born: str =
     found = await with_errors(request_id, [parse_results(fields) for _, fields in rows])
     entries = [(entry_id, page) for (entry_id, _), page in zip(rows, found, strict=True)]
     settled = int(done or 0) + int(dead or 0)
-    is_last = ended and len(entries) < PAGE
-    return ResultPage(entries, life, is_last, settled, int(total or 0) - settled)
+    is_same = parse_fields(_OPENING, then) == [seen, reopened]
+    is_last = ended and is_same and len(entries) < PAGE
+    cancelled = int(total or 0) - settled
+    return ResultPage(entries, life, reopened, ended, is_last, settled, cancelled)
+
+
+async def is_reopened(request_id: str, page: ResultPage) -> bool:
+    """Returns True if the request of a last page was reopened since that was read."""
+    _, reopened = await read(request_id, *_OPENING)
+    return reopened not in {"", page.reopened}
 
 
 def vanished(request_id: str) -> RequestLost:

@@ -426,16 +426,16 @@ def submit_call(part: Sequence[NewRequest]) -> Call[SubmitReply]:
 
 
 def enqueue_calls(
-    pairs: Iterable[tuple[NewRequest, Intent]], over: int = 0
+    pairs: Iterable[tuple[NewRequest, Intent]], over: str = ""
 ) -> Iterator[Call[EnqueueReply]]:
     """Yields the call of enqueue for each request; most requests of a group share a policy."""
-    script, replaced = signed(library(), "enqueue", _ENQUEUE), b"%d" % over
+    script = signed(library(), "enqueue", _ENQUEUE)
     for new, intent in pairs:
         own = terms(new.policy)
         extras = _sent_extras(new.policy, new.lives) if new.lives else own.extras
         args: list[Arg] = [
             b"", own.queue, own.policy, new.digest.hex, b"%d" % intent.score, b"%d" % new.open_ms,
-            extras, intent.shards, replaced, *new.bodies,
+            extras, intent.shards, over, *new.bodies,
         ]  # fmt: skip
         if new.policy.distinct:
             args.append(new.ids)
@@ -596,7 +596,7 @@ async def create_alone(new: NewRequest, room: Admission, intent: Intent | None) 
 
 async def _enqueue(new: NewRequest, room: Admission, intent: Intent | None) -> EnqueueReply | None:
     """Enqueues one request; returns the reply ok, exists or ended. None = nothing is left to do."""
-    given_up, over = 0, 0
+    given_up, over = 0, ""
     reply: EnqueueReply | None = None
     if intent is None:
         intent, reply = await _submit_alone(new, room)
@@ -635,8 +635,8 @@ async def _take_found(new: NewRequest, reply: EnqueueReply, intent: Intent) -> N
         raise cancelled_error(new.id, reply.summary)
 
 
-async def _log_abandoned(new: NewRequest, summary: Summary, intent: Intent) -> int:
-    """Logs the ending of an abandoned life, so that a new one may follow; returns when it began.
+async def _log_abandoned(new: NewRequest, summary: Summary, intent: Intent) -> str:
+    """Logs the ending of an abandoned life, so that a new one may follow; returns its name.
 
     Raises what the guard of the new request raises.
     """
@@ -646,7 +646,7 @@ async def _log_abandoned(new: NewRequest, summary: Summary, intent: Intent) -> i
     home = await Command(b"HGET", keys.request_hash(new.id), b"queue")
     if home is not None:  # else its retention is over
         await retire(home.decode(), new.id, summary)
-    return summary.born
+    return summary.ending
 
 
 async def _submit_alone(
@@ -670,7 +670,7 @@ async def _submit_alone(
 
 
 async def _enqueue_announced(
-    new: NewRequest, room: Admission, intent: Intent, over: int
+    new: NewRequest, room: Admission, intent: Intent, over: str
 ) -> EnqueueReply:
     try:
         await _ask(new, room, over)
@@ -704,7 +704,7 @@ async def find_born(new: NewRequest) -> int:
     return int(reply.born)
 
 
-async def _ask(new: NewRequest, room: Admission, over: int) -> None:
+async def _ask(new: NewRequest, room: Admission, over: str) -> None:
     """Gets room for the first chunk; an empty chunk, or a repeat of an existing one, needs none.
 
     With `over` only an abandoned life exists, and the new one needs room.

@@ -2,51 +2,27 @@
 
 from __future__ import annotations
 
-import hashlib
 from array import array
 from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from fairlane import settings
-from fairlane.common.chunking import Chunker
 from fairlane.common.fingerprint import fingerprint_of, read_failure
-from fairlane.common.rate import parse_rates
-from fairlane.common.task_names import (
-    certain_tasks,
-    count_task,
-    read_tasks,
-    task_of,
-    without_counts,
-)
+from fairlane.common.task_names import certain_tasks, count_task, read_tasks, task_of
 from fairlane.common.text import join_names
-from fairlane.errors import (
-    DeadNotFound,
-    InvalidArgument,
-    RequestEnded,
-    RequestExists,
-    not_found,
-)
-from fairlane.model import ENDED_STATES, DeadChoice, outcome_of
+from fairlane.errors import DeadNotFound, RequestEnded, not_found
+from fairlane.model import DeadChoice, outcome_of
 from fairlane.operations.call_words import call_words
-from fairlane.operations.completion import ERROR_DROPPED, error_texts_of_many, read_results
-from fairlane.operations.durability import confirm_submission
+from fairlane.operations.completion import ERROR_DROPPED, error_texts_of_many
+from fairlane.operations.create import Intent, read_intents, withdraw
+from fairlane.operations.durability import confirm_requeue
 from fairlane.operations.lease import new_op
-from fairlane.operations.limit_keys import in_force
-from fairlane.operations.request_state import (
-    limits_in,
-    moment,
-    number,
-    progress,
-    waiting_retries,
-)
-from fairlane.operations.shards import read_shards
-from fairlane.operations.submit import submit
-from fairlane.operations.tokens import follow_up
-from fairlane.options import Policy
-from fairlane.options_table import DURATION, NAMES, OPTIONS, TASKS, WHOLE, field_of
+from fairlane.operations.request_state import moment, progress, waiting_retries
+from fairlane.operations.tokens import follow_up, retire
+from fairlane.operations.workers import glance
 from fairlane.protocol import keys, scripts
-from fairlane.protocol.request_hash import as_text, hmget, parse_fields, read, unpacked
-from fairlane.protocol.steps import Batch, Command, NextChunk, forward, run_all
+from fairlane.protocol.request_hash import as_text, hmget, parse_fields, read
+from fairlane.protocol.steps import Batch, Call, Command, run_all
 from fairlane.records import (
     DeadExample,
     DeadGroup,
@@ -58,9 +34,9 @@ from fairlane.records import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Sequence
 
-    from fairlane.protocol.steps import Operation
+    from fairlane.errors import FairlaneError
 
 
 # ------------------------------------------------------------------ dead letters
@@ -68,7 +44,6 @@ if TYPE_CHECKING:
 
 
 ALL = DeadChoice()
-CALL = 1000  # dead sub-requests named in one call
 PAGE = 1000  # dead sub-requests listed in one call, without their bodies
 _PAGE_BYTES = 4 << 20  # bodies and errors read in one call
 _MAX_INDEXES = 5  # indexes shown of a group
@@ -124,11 +99,6 @@ class ChosenDead:
 
     def __len__(self) -> int:
         return len(self._parts) // 2
-
-    @property
-    def digest(self) -> str:
-        """Returns a hash of all ids."""
-        return hashlib.sha256(self._parts.tobytes()).hexdigest()
 
     def ids(self, first: int, last: int) -> list[str]:
         """Returns the ids from place `first` up to before `last`."""
@@ -304,7 +274,7 @@ async def queue_dead(queue: str, choice: DeadChoice = ALL) -> dict[str, Any]:
     return {"requests": found, "more": more}
 
 
-_HAVING = ("state", "queue", "total", "done", "dead", "born", "task")
+_HAVING = ("state", "queue", "total", "done", "dead", "born", "reopened", "task")
 
 
 async def requests_with_dead(queue: str, choice: DeadChoice = ALL) -> tuple[list[DeadRequest], int]:
@@ -323,8 +293,8 @@ async def requests_with_dead(queue: str, choice: DeadChoice = ALL) -> tuple[list
         for (one, count), reply in zip(having, stored, strict=True):
             state, home, *numbers, tasks = parse_fields(_HAVING, reply)
             if home == queue and choice.may_accept(certain_tasks(tasks)):
-                total, done, dead, born = (int(number or 0) for number in numbers)
-                outcome = outcome_of(state, done, dead)
+                total, done, dead, born, reopened = (int(number or 0) for number in numbers)
+                outcome = outcome_of(state, done, dead, reopened)
                 found.append(
                     DeadRequest(
                         id=one, state=state, outcome=outcome, total=total, dead=dead, kept=count,
@@ -444,278 +414,140 @@ async def queue_errors(
     return QueueErrors(found, listed, len(having) - len(listed), max(0, more), unread)
 
 
-# ------------------------------------------------------------------ requeue ended
-# Runs dead sub-requests of an ended request again, each in only one new request.
+# ------------------------------------------------------------------ requeue and drop
+# Makes dead sub-requests wait again in their own request, or forgets them.
 #
-# First the sub-requests are claimed for the new request, in the slot of the ended one. The new
-# request's id depends on exactly these sub-requests. Then the new request is submitted, and last
-# its sub-requests are dropped here. A final claim lasts until the new request has them. So after a
-# crash, the next caller first finishes what was begun, whatever its own choice is.
+# A request that has ended is opened again for that. Its end must be in the log before, and an
+# intent in `active`, so that a crash behind the script leaves a trace. A requeue of several calls
+# holds the request: it does not end between two of them.
 
 
-_CLAIMS = b"requeue"  # as in lua/v1/lib/dead_letters.lua
-_FINAL = "claimed:"
+CALL_REQUEUED = 200  # of one call: each costs Redis four commands
+_ROUNDS = 5  # ends that a requeue may meet
 
 
-async def requeue_ended(
-    parent: str, choice: DeadChoice, *, may_miss: bool = False
-) -> tuple[str, int]:
-    """Requeues the choice; returns the id of the new request and how many sub-requests it has.
+async def requeue_dead(request_id: str, choice: DeadChoice = ALL, by: str = "") -> int:
+    """Makes dead sub-requests wait again with all attempts; returns how many.
 
-    If nothing of the choice is left, a repeat returns what the call before it returned. If
-    `may_miss`, names in the choice may match no dead sub-request. Raises RequestNotFound,
-    DeadNotFound, RequestEnded, RequestExists (another caller is submitting the new request).
+    They wait in their own request, under their old indexes. If that has ended, it is opened again,
+    with the settings that it has, and will end once more. `by` names the caller for `status`.
+    Raises RequestNotFound, DeadNotFound, RequestEnded (its end is near, or its results have
+    expired), NotDurable.
     """
-    while True:
-        stored = as_text(await Command(b"HGETALL", keys.request_hash(parent)))
-        if not stored:
-            raise not_found(parent)
-        for name in stored:
-            if name.startswith(_FINAL):
-                await _finish(parent, stored, name.removeprefix(_FINAL))
-        chosen, missing = await choose(parent, choice)
-        if (missing and not may_miss) or not len(chosen):
-            begun = await _begun(stored, choice)
-            if begun is None and missing and not may_miss:
-                raise none_with(parent, choice, missing)
-            return begun or (parent, 0)
-        new_id = await _new_id(parent, choice, chosen)
-        await _check_keys(_policy_of(parent, unpacked(stored)))
-        if await _claim_dead(parent, new_id, choice, chosen):
-            await _finish(parent, stored, new_id)
-            return new_id, len(chosen)
-
-
-async def _begun(stored: dict[str, str], choice: DeadChoice) -> tuple[str, int] | None:
-    """Returns the new request of an earlier call with the same choice, and its size.
-
-    None if there is none, or if it was cancelled.
-    """
-    new_id = stored.get("requeued:" + _hash_of(choice))
-    if new_id is None:
-        return None
-    state, total = await read(new_id, "state", "total")
-    return None if state in {"", "abandoned", "cancelling", "cancelled"} else (new_id, int(total))
-
-
-async def _new_id(parent: str, choice: DeadChoice, chosen: ChosenDead) -> str:
-    """Returns an id that no cancelled request has, from the choice and the chosen ones."""
-    n = 0
-    while True:
-        text = f"{parent}\n{_hash_of(choice)}\n{chosen.digest}\n{n}"
-        new_id = hashlib.sha256(text.encode()).hexdigest()[:20]
-        (state,) = await read(new_id, "state")
-        if state not in {"cancelling", "cancelled"}:
-            return new_id
-        n += 1
-
-
-def _hash_of(choice: DeadChoice) -> str:
-    what = (
-        *(choice == ALL, sorted(choice.fingerprints or ()), sorted(choice.indexes or ())),
-        *(sorted(choice.tasks or ()), choice.error, choice.since_ms, choice.until_ms),
+    moved, is_first = 0, True
+    for _ in range(_ROUNDS):
+        chosen, missing = await choose(request_id, choice)
+        if missing and is_first:
+            raise none_with(request_id, choice, missing)
+        requeue = _Requeue(request_id, by)
+        is_through = await requeue.run(chosen)
+        moved, is_first = moved + requeue.moved, False
+        if is_through:
+            return moved
+    raise RequestEnded(
+        f"request {request_id} has ended {_ROUNDS} times while its dead sub-requests were "
+        f"requeued, {moved:,} of them so far: requeue the others when it has ended"
     )
-    return hashlib.sha256(repr(what).encode()).hexdigest()[:20]
 
 
-async def _check_keys(policy: Policy) -> None:
-    """Raises InvalidArgument, before a claim, if the queue cannot have the request's keys now."""
-    if policy.limits and (await read_shards(policy.queue)).present.numbers:
-        raise InvalidArgument(
-            f"queue {policy.queue} is spread over shards, which have no limits by key: bring its "
-            f"lanes together with `fairlane queue set --shards 0 --queue {policy.queue}`, and "
-            "requeue then"
+class _Requeue:
+    """One requeue of chosen dead sub-requests, in calls of 200. `moved` is how many wait again."""
+
+    def __init__(self, request_id: str, by: str) -> None:
+        self._id, self._by, self._holder = request_id, by, new_op()
+        self._queue = ""
+        self._ending, self._intent = "", Intent(0, "0")  # it runs
+        self.moved = 0
+
+    async def run(self, chosen: ChosenDead) -> bool:
+        """Requeues the chosen ones; returns False if the request has ended meanwhile.
+
+        Then some of them may wait again, or more may have died before the end.
+        """
+        self._queue, durable = await read(self._id, "queue", "durable")
+        await self._look()
+        first = 0
+        while first < len(chosen):
+            ids = chosen.ids(first, first + CALL_REQUEUED)
+            reply = await self._call(ids, has_more=first + len(ids) < len(chosen))
+            if reply.is_late:  # the auditor gave the intent up: a later one is needed
+                await self._announce(reply.seen)
+                continue
+            if reply.is_ended:
+                await retire(self._queue, self._id, reply.summary)
+                if self.moved and reply.summary.is_cancelled:
+                    raise RequestEnded(
+                        f"request {self._id} was cancelled while its dead sub-requests were "
+                        f"requeued: {self.moved:,} of them had been"
+                    )
+                return False
+            if not (reply.is_ok or reply.is_over):
+                await self._withdraw()
+                raise self._refused(reply)
+            await self._follow(reply)
+            first += reply.looked
+        await self._withdraw()
+        if self.moved and int(durable or 0):
+            await confirm_requeue(self._id, int(durable))
+        return True
+
+    async def _look(self) -> None:
+        """Finds whether the request has ended; then logs that, and announces another opening."""
+        reply = await glance("", self._id)
+        if reply.is_gone:
+            raise not_found(self._id)
+        if reply.is_ended:
+            self._ending = reply.summary.ending
+            await retire(self._queue, self._id, reply.summary)
+            await self._announce()
+
+    async def _announce(self, above: int = 0) -> None:
+        names = (keys.active(self._queue), keys.conf(self._queue))
+        grace = settings.INTENT_GRACE_MS
+        reply = await scripts.intend(names, grace=grace, above=above, ids=[self._id])
+        (self._intent,) = read_intents([self._id], reply.shards, reply.scores)
+
+    async def _withdraw(self) -> None:
+        """Takes the intent back if the request was not opened."""
+        if self._ending:
+            await withdraw(self._queue, self._id, self._intent)
+
+    def _call(self, ids: list[str], *, has_more: bool) -> Call[scripts.RequeueDeadReply]:
+        return scripts.requeue_dead(
+            keys.request_keys(self._id),
+            op=new_op(),
+            ending=self._ending,
+            intent=self._intent.score,
+            shards=self._intent.shards,
+            holder=self._holder,
+            more="1" if has_more else "",
+            by=self._by,
+            ids=ids,
         )
 
+    async def _follow(self, reply: scripts.RequeueDeadReply) -> None:
+        """Dispatches the tokens of a call, or logs the end that it has led to."""
+        self.moved += reply.moved
+        if reply.moved:
+            self._ending = ""  # it is open again
+        if reply.is_over:
+            await retire(self._queue, self._id, reply.summary)
+        elif calls := follow_up(self._queue, (self._id, reply)):
+            await Batch(calls)
 
-async def _claim_dead(parent: str, new_id: str, choice: DeadChoice, chosen: ChosenDead) -> bool:
-    """Claims all chosen ones, finally; returns False if another caller has claimed some."""
-    count = len(chosen)
-    for first in range(0, count, CALL):
-        is_last = first + CALL >= count
-        call = scripts.claim_dead(
-            keys.request_keys(parent),
-            id=new_id,
-            choice=_hash_of(choice),
-            expected=count if is_last else 0,
-            ids=chosen.ids(first, first + CALL),
-        )
-        reply = await call
-        if reply.is_gone or reply.is_alive:  # a failover took back the request or its end
-            raise not_found(parent)
-        if reply.is_taken:
-            return False
-    return True
-
-
-async def _finish(parent: str, stored: dict[str, str], new_id: str) -> None:
-    """Submits all that is claimed for a new request, and then drops it from the old one."""
-    chosen = await _claimed(parent, new_id)
-    state, is_open, chain = await read(new_id, "state", "open", "chain")
-    if state == "cancelling":
-        raise RequestEnded(
-            f"request {new_id}, which was to run dead sub-requests of request {parent}, is being "
-            "cancelled: try again when it has ended"
-        )
-    if state == "cancelled":
-        await _give_back(parent, new_id, chosen)
-        return
-    policy = _policy_of(parent, unpacked(stored))
-    if len(chosen) and (state in {"", "abandoned"} or is_open == "1"):
-        if is_open == "1":  # an earlier call began it, and its digest has the limits of that time
-            begun = {"keys": (await read(new_id, "keys"))[0]}
-            policy = replace(policy, limits=limits_in(begun))
+    def _refused(self, reply: scripts.RequeueDeadReply) -> FairlaneError:
+        if reply.is_gone:
+            return not_found(self._id)
+        if reply.is_expired:
+            why = "has ended, and its results have expired: submit the work again"
+        elif reply.is_abandoned:
+            why = "was never complete, because its producer gave it up: submit it again"
         else:
-            policy = replace(policy, limits=await in_force(policy.queue, policy.limits))
-        size = await page_size(parent)
-        await _submit(parent, new_id, policy, _Bodies(parent, chosen, size))
-    elif len(chosen) and policy.durable:  # an earlier call may have ended before it confirmed
-        await confirm_submission(new_id, policy.durable, chain)
-    await _release(parent, new_id, chosen, frozenset())
-
-
-async def _claimed(parent: str, new_id: str) -> ChosenDead:
-    """Returns what is claimed for a new request, in the order of `dead`."""
-    chosen, after = ChosenDead(), b"-"
-    key = keys.dead(parent)
-    while await Command(b"EXISTS", key):
-        rows = await Command(b"XPENDING", key, _CLAIMS, after, "+", PAGE, new_id)
-        for dead_id, *_ in rows:
-            chosen.add(dead_id)
-            after = b"(" + dead_id
-        if len(rows) < PAGE:
-            break
-    return chosen
-
-
-async def _give_back(parent: str, new_id: str, chosen: ChosenDead) -> None:
-    """Ends a cancelled request's claims: frees what it did not settle, and drops the rest.
-
-    The index of a sub-request in the cancelled request is its place among the claims, because
-    claims are dropped from the last one on.
-    """
-    settled: set[int] = set()
-    after, is_last = b"0-0", False
-    while not is_last:
-        page = await read_results(new_id, after, 0)
-        is_last = page.is_last
-        for entry_id, found in page.entries:
-            after = entry_id
-            settled.update(result.index for result in found)
-    await _release(parent, new_id, chosen, frozenset(range(len(chosen))) - settled)
-
-
-async def _release(parent: str, new_id: str, chosen: ChosenDead, kept: frozenset[int]) -> None:
-    """Ends the claims, the last one first; drops all dead sub-requests but those at `kept`."""
-    for last in range(max(1, len(chosen)), 0, -CALL):  # once also when none is left
-        first = max(0, last - CALL)
-        ids = chosen.ids(first, last)
-        stay = [one for place, one in enumerate(ids, first) if place in kept]
-        go = [one for place, one in enumerate(ids, first) if place not in kept]
-        await scripts.drop_dead(keys.request_keys(parent), id=new_id, keep=len(stay), ids=stay + go)
-
-
-async def _submit(parent: str, new_id: str, policy: Policy, bodies: _Bodies) -> None:
-    try:
-        # Not withdrawn if Redis is full, because sub-requests that have run would run again.
-        await _feed(submit(new_id, policy, takes_back=False), bodies.pull)
-    except RequestExists:
-        (is_open,) = await read(new_id, "open")
-        if is_open != "0":  # else another caller has submitted the same
-            raise RequestExists(
-                f"dead sub-requests of request {parent} are being requeued as {new_id}: "
-                "try again when that is done"
-            ) from None
-
-
-def _policy_of(parent: str, fields: dict[str, str]) -> Policy:
-    return Policy(
-        queue=fields["queue"],
-        priority=number(fields, "priority"),
-        limit=number(fields, "limit"),
-        attempts=number(fields, "attempts"),
-        backoff_ms=(number(fields, "backoff_min"), number(fields, "backoff_max")),
-        lease_ms=number(fields, "lease_ms"),
-        retain_ms=number(fields, "retain_ms"),
-        time_limit_ms=number(fields, "time_limit_ms"),
-        durable=number(fields, "durable"),
-        parent=parent,
-        rates=parse_rates(fields.get("rates", "")),
-        limits=limits_in(fields),
-        trace=fields.get("trace", ""),
-        **_kept(fields),
-    )
-
-
-def _kept(fields: dict[str, str]) -> dict[str, Any]:
-    """Returns the other options in the request's hash, in the form of a policy."""
-    found: dict[str, Any] = {}
-    for option in OPTIONS:
-        text = fields.get(option.name)
-        if text and option.stored == option.name != "after":  # it waits for no others
-            found[field_of(option)] = (
-                tuple(text.split(",")) if option.kind == NAMES
-                else int(text) if option.kind in {WHOLE, DURATION}
-                else without_counts(text) if option.kind == TASKS
-                else text
-            )  # fmt: skip
-    return found
-
-
-class _Bodies:
-    """The bodies of the chosen sub-requests as chunks, read a page at a time."""
-
-    def __init__(self, request_id: str, chosen: ChosenDead, size: int) -> None:
-        self._id, self._chosen, self._next, self._size = request_id, chosen, 0, size
-        self._chunker = Chunker()
-        self._ready: list[list[bytes]] = []
-        self._is_over = False
-
-    async def pull(self) -> list[bytes] | None:
-        """Returns the next chunk, None at the end."""
-        while not self._ready and not self._is_over:
-            await self._read()
-        return self._ready.pop(0) if self._ready else None
-
-    async def _read(self) -> None:
-        ids = self._chosen.ids(self._next, self._next + self._size)
-        self._next += len(ids)
-        if ids:
-            key = keys.dead(self._id)
-            replies = await Batch([Command(b"XRANGE", key, one, one) for one in ids])
-            self._ready += self._chunks(replies)
-            return
-        self._is_over = True
-        last = self._chunker.rest()
-        self._ready += [last] if last else []
-
-    def _chunks(self, replies: list[Any]) -> Iterator[list[bytes]]:
-        for entries in replies:
-            for _, flat in entries:  # none if it was dropped meanwhile
-                fields = dict(zip(flat[::2], flat[1::2], strict=True))
-                full = self._chunker.add(fields[b"body"])
-                if full:
-                    yield full
-
-
-async def _feed(
-    operation: Operation[int], pull: Callable[[], Operation[list[bytes] | None]]
-) -> int:
-    """Runs an operation that pulls chunks; here the chunks come from another operation."""
-    try:
-        step = operation.send(None)
-        while True:
-            try:
-                reply = await pull() if isinstance(step, NextChunk) else await forward(step)
-            except GeneratorExit:
-                operation.close()
-                raise
-            except BaseException as error:  # noqa: BLE001  it is the operation's to answer
-                step = operation.throw(error)
-            else:
-                step = operation.send(reply)
-    except StopIteration as end:
-        return int(end.value)
+            why = (
+                "is being cancelled or past its deadline: requeue its dead sub-requests when it "
+                "has ended"
+            )
+        return RequestEnded(f"request {self._id} {why}")
 
 
 async def drop_dead(request_id: str, choice: DeadChoice = ALL) -> int:
@@ -723,65 +555,14 @@ async def drop_dead(request_id: str, choice: DeadChoice = ALL) -> int:
 
     Counts and results stay; a result no longer has the text of its error.
 
-    Raises RequestNotFound, DeadNotFound, RequestExists (an interrupted requeue has claimed some).
+    Raises RequestNotFound, DeadNotFound.
     """
     chosen, missing = await choose(request_id, choice)
     if missing:
         raise none_with(request_id, choice, missing)
-    dropped = held = 0
+    dropped = 0
     size = await page_size(request_id)  # the script reads what it drops
     for last in range(len(chosen), 0, -size):
         ids = chosen.ids(max(0, last - size), last)
-        call = scripts.drop_dead(keys.request_keys(request_id), id="", keep=0, ids=ids)
-        reply = await call
-        dropped, held = dropped + reply.dropped, held + reply.held
-    if held:
-        raise RequestExists(
-            f"{held:,} dead sub-requests of request {request_id} are being requeued and were not "
-            "dropped: requeue any of its dead ones to finish that"
-        )
+        dropped += await scripts.drop_dead(keys.request_keys(request_id), ids=ids)
     return dropped
-
-
-async def requeue_dead(request_id: str, choice: DeadChoice = ALL) -> tuple[str, int]:
-    """Makes dead sub-requests wait again with all attempts: (id of the request, how many).
-
-    Before the end of the request they wait in the request itself. After it, they wait in a new
-    request with the same policy and the old one as its parent; the old one keeps their dead
-    results: see requeue_ended. Raises RequestNotFound, DeadNotFound, RequestEnded (its end is near:
-    try later).
-    """
-    state = await Command(b"HGET", keys.request_hash(request_id), b"state")
-    if (state or b"").decode() in ENDED_STATES:
-        return await requeue_ended(request_id, choice)
-    chosen, missing = await choose(request_id, choice)
-    if missing:
-        raise none_with(request_id, choice, missing)
-    return await _requeue_dead(request_id, choice, chosen)
-
-
-async def _requeue_dead(request_id: str, choice: DeadChoice, chosen: ChosenDead) -> tuple[str, int]:
-    """Requeues the chosen ones; chooses once more if the request has ended meanwhile."""
-    moved: int = 0
-    first: int = 0
-    while first < len(chosen):
-        ids = chosen.ids(first, first + CALL)
-        call = scripts.requeue_dead(keys.request_keys(request_id), op=new_op(), ids=ids)
-        reply = await call
-        stored = await Command(b"HGET", keys.request_hash(request_id), b"queue")
-        if reply.is_gone or stored is None:
-            raise not_found(request_id)
-        if reply.is_ending:
-            raise RequestEnded(
-                f"request {request_id} is being cancelled or past its deadline: "
-                "requeue its dead sub-requests when it has ended"
-            )
-        if calls := follow_up(stored.decode(), (request_id, reply)):
-            await Batch(calls)
-        if reply.is_ended:
-            # More may have died before the end, and some of the chosen ones wait again.
-            new_id, count = await requeue_ended(request_id, choice, may_miss=True)
-            return new_id, moved + count
-        first += reply.looked
-        moved += reply.moved
-    return request_id, moved

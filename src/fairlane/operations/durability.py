@@ -70,6 +70,17 @@ async def confirm_submission(request_id: str, replicas: int, chain: str) -> None
         )
 
 
+async def confirm_requeue(request_id: str, replicas: int) -> None:
+    """Confirms that the replicas have a requeue. Raises NotDurable."""
+    found: Confirmed = await Confirm(_confirm(request_id), replicas)
+    if is_short(found, replicas):
+        raise NotDurable(
+            f"dead sub-requests of request {request_id} wait again, but "
+            f"{_shortfall(found, replicas)}: a failover now may take that back; requeue those that "
+            "are dead afterwards"
+        )
+
+
 async def confirm_end(request_id: str, replicas: int, state: str) -> bool:
     """Confirms that an end is on the replicas; returns False if a failover took it back before.
 

@@ -40,6 +40,7 @@ from fairlane.operations.workers import is_late
 from fairlane.options import check_option
 from fairlane.protocol import keys
 from fairlane.protocol.keys import check_name
+from fairlane.protocol.lua import ending_name
 from fairlane.protocol.request_hash import hmget, parse_fields
 from fairlane.protocol.server_info import time_ms
 from fairlane.protocol.steps import Batch, Command, run_all
@@ -245,6 +246,7 @@ _PART = 1_000  # entries of `active`, or of the log, that one call reads
 _CLOCKS_MS = 60_000  # how far the clocks of two nodes of a cluster may be apart
 _URGENT, _WALK, _ENDED = "urgent", "walk", "ended"
 _LABELS = ("born", *Labels._fields)
+_OPENING = ("born", "reopened")
 _BEFORE_ALL = (-(1 << 62), 0, 0, "")  # sorts before every request
 
 
@@ -326,8 +328,13 @@ async def list_requests(
 
 def _without_earlier(found: list[RequestCounts]) -> list[RequestCounts]:
     """Leaves out the running row of a request that ended while the page was read."""
-    over = {(one.id, one.submitted_ms) for one in found if one.log_id}
-    return [one for one in found if one.log_id or (one.id, one.submitted_ms) not in over]
+    over = {_opening(one) for one in found if one.log_id}
+    return [one for one in found if one.log_id or _opening(one) not in over]
+
+
+def _opening(one: RequestCounts) -> tuple[str, int, int]:
+    """Returns what distinguishes an opening of a request from all others: each ends once."""
+    return one.id, one.submitted_ms, one.reopened
 
 
 def check_page(limit: object) -> None:
@@ -384,9 +391,9 @@ async def _ended(search: _Search, place: _Place, room: int) -> _Part:
     rows, key = ended, search.order.key
     if search.order.sort:
         rows = sorted((one for one in ended if key(one) > place.behind), key=key)
-    labels = None
-    if search.wanted.reads_labels:
-        labels = await _labels([one for one in rows if search.wanted.accepts(one, search.now_ms)])
+    accepted = [one for one in rows if search.wanted.accepts(one, search.now_ms)]
+    earlier = await earlier_endings(search.queue, accepted)
+    labels = await _labels(accepted) if search.wanted.reads_labels else None
     found: list[Completion] = []
     for at, one in enumerate(rows):
         if len(found) == room:
@@ -396,7 +403,8 @@ async def _ended(search: _Search, place: _Place, room: int) -> _Part:
             if search.order.sort:
                 end = _Place(_ENDED, behind=key(last), log_id=ended[0].log_id)
             break
-        if search.wanted.accepts(one, search.now_ms) and (
+        is_accepted = one.log_id not in earlier and search.wanted.accepts(one, search.now_ms)
+        if is_accepted and (
             labels is None or search.wanted.accepts_labels(labels.get(one.log_id, Labels()))
         ):
             found.append(one)
@@ -404,6 +412,25 @@ async def _ended(search: _Search, place: _Place, room: int) -> _Part:
         labels = await _labels(found)
     listed = [_row(one, labels.get(one.log_id, Labels())) for one in found]
     return _Part([*await with_calls(listed)], end, max(1, len(entries)))
+
+
+async def earlier_endings(queue: str, ended: list[Completion]) -> set[str]:
+    """Returns the log ids of endings after which the request was opened again.
+
+    Its present row, or its next ending, stands for it. Only a request with dead is ever reopened.
+    """
+    asked = [one for one in ended if one.dead]
+    rows = await run_all([hmget(one.id, *_OPENING) for one in asked])
+    found, gone = set[str](), list[Completion]()
+    for one, row in zip(asked, rows, strict=True):
+        born, reopened = parse_fields(_OPENING, row)
+        if born != str(one.submitted_ms):
+            gone.append(one)
+        elif int(reopened or 0) > one.reopened:
+            found.add(one.log_id)
+    names = [f"{one.id}|{ending_name(one.submitted_ms, one.reopened + 1)}" for one in gone]
+    markers = await run_all([Command(b"ZSCORE", keys.logged(queue), name) for name in names])
+    return found | {one.log_id for one, marker in zip(gone, markers, strict=True) if marker}
 
 
 def _log_part(search: _Search, place: _Place) -> Command:
@@ -470,7 +497,10 @@ def _read_place(cursor: str, queue: str, sort: str) -> _Place:
 
 
 SORTS = ("priority", "submitted", "waiting", "state")
-_FIELDS = ("state", "queue", "priority", "born", "fresh", "done", "dead", *Labels._fields)
+_FIELDS = (
+    *("state", "queue", "priority", "born", "fresh", "done", "dead", "reopened"),
+    *Labels._fields,
+)
 
 OrderKey = tuple[int, int, int, str]  # the value of `sort`, the priority, submitted_ms, the id
 
@@ -541,8 +571,8 @@ async def unfinished(queue: str, ids: Sequence[str], unretired: frozenset[str]) 
         state, home, priority, born, fresh, *ended = parse_fields(_FIELDS, reply)
         is_over = state in ENDED_STATES and name not in unretired
         if home == queue and state != "abandoned" and not is_over:
-            done, dead, *texts = ended
-            outcome = outcome_of(state, int(done or 0), int(dead or 0))
+            done, dead, reopened, *texts = ended
+            outcome = outcome_of(state, int(done or 0), int(dead or 0), int(reopened or 0))
             more = (state, Labels(*texts), int(fresh or 0), outcome)
             found.append(Unfinished(int(priority or 0), int(born or 0), name, *more))
     return sorted(found)

@@ -19,7 +19,7 @@ from fairlane.errors import (
     RequestNotFound,
     type_of,
 )
-from fairlane.operations.chosen import MAX_CHOSEN, Choices
+from fairlane.operations.chosen import MAX_CHOSEN, Choices, StepPlace
 from fairlane.operations.completion import state, wait
 from fairlane.operations.create import seen_to_exist
 from fairlane.operations.find import MOST_LISTED, check_page, filter_of, list_requests
@@ -28,18 +28,20 @@ from fairlane.operations.hand_over import (
     BRANCH,
     CHOSEN,
     COLLECT,
+    CONTINUE,
     DEAD,
     DONE,
     GATHER,
     GETS,
+    HOLD,
     JOIN,
     JSON_ARRAY,
     LIST,
     MERGE,
     PLAIN,
+    STOP,
     STOPPED,
     Feed,
-    StepPlace,
     Wrap,
     begin_feed,
     cancel_flow,
@@ -67,11 +69,11 @@ if TYPE_CHECKING:
     from fairlane.records import Progress
 
 
-STOP, CONTINUE = "stop", "continue"
 # ------------------------------------------------------------------ steps
 # One step of a flow's definition, and the checks of its name and its options.
 
 
+_POLICIES = (STOP, CONTINUE, HOLD)  # of on_dead; another word names a compensating step
 LEAST_RETAIN_S = 3600  # of results that another step reads
 _MAX_TAGS = BY_NAME["tags"].most
 _NEVER = tuple(option.name for option in OPTIONS if "step" not in option.where.split())
@@ -89,11 +91,11 @@ class PlannedStep(NamedTuple):
 class Step:
     """One step: its name, its queue ("" = that of the flow), and the options of its request.
 
-    `on_dead` is "stop", "continue", or the compensating step that gets the dead bodies. `sources`
-    are the steps that this one follows. `wrap` is written around each of their results. `gathers`:
-    so many results of the only source make one body; 0 = each makes one. `chosen`: how many
-    children a result of the parent may choose; 0 = each child gets every result. A branch gets the
-    results that name it. The `default` branch also gets those that name no step.
+    `on_dead` is "stop", "continue", "hold", or the compensating step that gets the dead bodies.
+    `sources` are the steps that this one follows. `wrap` is written around each of their results.
+    `gathers`: so many results of the only source make one body; 0 = each makes one. `chosen`: how
+    many children a result of the parent may choose; 0 = each child gets every result. A branch gets
+    the results that name it. The `default` branch also gets those that name no step.
     """
 
     name: str
@@ -254,7 +256,7 @@ def as_branch(given: str | Branch) -> Branch:
 def check_step(step: Step, where: str) -> None:
     """Raises InvalidArgument for a name or options that a step cannot have."""
     check_flow_name("step", step.name)
-    if step.name in {STOP, CONTINUE}:
+    if step.name in _POLICIES:
         raise InvalidArgument(f"{where} has a name with a meaning in on_dead: choose another")
     for option in _NEVER:
         if option in step.options:
@@ -329,8 +331,9 @@ class Flow:
         `branches` the step merges them: each result of each branch is a body.
 
         Workers of `queue` run the step; "" = the queue to which the flow is submitted. `on_dead` is
-        "continue" (dead sub-requests are left out), "stop" (one cancels the flow), or the
-        compensating step that gets their bodies. `options` are those of submit_request: priority,
+        "continue" (dead sub-requests are left out), "stop" (one cancels the flow), "hold" (the next
+        step does not end before they are done, after a requeue, or dropped), or the compensating
+        step that gets their bodies. `options` are those of submit_request: priority,
         limit, and so on. `wrap` is written around each result. `gathers` neighbouring results make
         one body; if some are left over at the end, the flow is cancelled. Raises InvalidArgument,
         TypeError.
@@ -508,20 +511,20 @@ class Flow:
         """Returns what a step is fed with; None for the first one."""
         if one.is_compensating:
             (source,) = (each for each in self.steps if each.on_dead == one.name)
-            return Feed(DEAD, (ids[source.name],), (False,))
+            return Feed(DEAD, (ids[source.name],), (CONTINUE,))
         if not one.sources:
             return None
         sources = [each for each in self.steps if each.name in one.sources]
         names = tuple(ids[each.name] for each in sources)
-        stops = tuple(each.on_dead == STOP for each in sources)
+        on_dead = tuple(map(_policy_of, sources))
         if sources[0].is_child:
             return self._join(one, sources, ids)
         if one.gathers or len(sources) > 1:
             kind, width = (GATHER, one.gathers) if one.gathers else (MERGE, len(names))
-            return Feed(kind, names, stops, one.wrap, width=width)
+            return Feed(kind, names, on_dead, one.wrap, width=width)
         joins = [each for each in self.steps if one.name in each.sources]
         bound = ids[joins[0].name] if one.is_child and joins else ""
-        feed = Feed(DONE, names, stops, one.wrap, bound)
+        feed = Feed(DONE, names, on_dead, one.wrap, bound)
         if one.is_branch or one.chosen:
             beside = tuple(each.name for each in self.steps if each.sources == one.sources)
             choices = Choices(beside, one.default, one.chosen)
@@ -538,10 +541,10 @@ class Flow:
             parent = children[0].sources
             sources = [*(each for each in self.steps if each.name in parent), *children]
         names = tuple(ids[each.name] for each in sources)
-        stops = tuple(each.on_dead == STOP for each in sources)
+        on_dead = tuple(map(_policy_of, sources))
         if chosen:
-            return Feed(LIST if is_array else COLLECT, names, stops, wrap, width=chosen)
-        return Feed(ARRAY if is_array else JOIN, names, stops, wrap, width=len(names))
+            return Feed(LIST if is_array else COLLECT, names, on_dead, wrap, width=chosen)
+        return Feed(ARRAY if is_array else JOIN, names, on_dead, wrap, width=len(names))
 
     def _retain_ms(self, one: Step, given: int) -> int:
         """Returns how long a step is kept: longer by default if another step reads it."""
@@ -552,7 +555,7 @@ class Flow:
     def _is_read(self, one: Step) -> bool:
         """Returns True if another step gets the results, or the dead, of this one."""
         followed = any(one.name in each.sources for each in self.steps)
-        return followed or one.on_dead not in {STOP, CONTINUE}
+        return followed or one.on_dead not in _POLICIES
 
     def _check_followed(self) -> None:
         """Raises InvalidArgument if an option has no effect or is too small in its step."""
@@ -560,9 +563,15 @@ class Flow:
             where = f"step {one.name} of flow {self.name}"
             if self._is_read(one):
                 check_followed(one, where)
-            elif one.on_dead == STOP:
+            elif one.on_dead in {STOP, HOLD}:
                 raise InvalidArgument(
-                    f"{where} has on_dead 'stop', and no step follows it: leave it out"
+                    f"{where} has on_dead {one.on_dead!r}, and no step follows it: leave it out"
+                )
+            next_steps = [each for each in self.steps if one.name in each.sources]
+            if one.on_dead == HOLD and (one.is_child or any(each.gathers for each in next_steps)):
+                raise InvalidArgument(
+                    f"{where} has on_dead 'hold', and the next step puts several of its results "
+                    "into one body, which cannot be repaired later: write continue or stop"
                 )
             if one.chosen and not any(one.name in each.sources for each in self.steps):
                 raise InvalidArgument(
@@ -575,10 +584,10 @@ class Flow:
         used: set[str] = set()
         for one in self.steps:
             target = one.on_dead
-            if target in {STOP, CONTINUE}:
+            if target in _POLICIES:
                 continue
             if target not in known:
-                near = get_close_matches(str(target), [STOP, CONTINUE, *known], n=1)
+                near = get_close_matches(str(target), [*_POLICIES, *known], n=1)
                 hint = f"did you mean {near[0]}?" if near else f"add compensate({target!r})"
                 raise InvalidArgument(
                     f"step {one.name} of flow {self.name} has on_dead {target!r}, which is no "
@@ -594,6 +603,11 @@ class Flow:
                 f"step {min(unused)} of flow {self.name} compensates no step: name it in the "
                 "on_dead of one"
             )
+
+
+def _policy_of(one: Step) -> str:
+    """Returns what dead sub-requests of a step do to the next one."""
+    return one.on_dead if one.on_dead in _POLICIES else CONTINUE
 
 
 def checked_flow(flow: Flow) -> Flow:

@@ -21,7 +21,15 @@ from fairlane import settings
 from fairlane.errors import FairlaneError, InvalidArgument, RequestLost, RequestNotFound
 from fairlane.model import ENDED_STATES
 from fairlane.operations import change
-from fairlane.operations.chosen import FAN, NEXT, Choice, Choices, as_json, unpacked
+from fairlane.operations.chosen import (
+    FAN,
+    NEXT,
+    Choice,
+    Choices,
+    StepPlace,
+    as_json,
+    unpacked,
+)
 from fairlane.operations.completion import PAGE, parse_results
 from fairlane.operations.dead_letters import count_dead, list_dead, read_dead
 from fairlane.operations.keep_sources import keep_ended, keep_origins
@@ -64,6 +72,8 @@ GETS = {  # kind -> `gets` of records.StepProgress
     **{one: one for one in (DEAD, BRANCH, CHOSEN, MERGE)},
 }
 _NOTHING = "-"
+# What becomes of a flow if a step has dead sub-requests, or the name of a compensating step.
+STOP, CONTINUE, HOLD = "stop", "continue", "hold"
 
 
 class Wrap(NamedTuple):
@@ -87,39 +97,18 @@ PLAIN = Wrap(b"", b"", b"")  # a result is the next body unchanged; None is an e
 JSON_ARRAY = Wrap(b"[", b"]", b"null", b",")
 
 
-class StepPlace(NamedTuple):
-    """The place of a step in its flow. Steps are counted from 1."""
-
-    flow: str
-    number: int
-    steps: int
-    step: str
-
-    @property
-    def text(self) -> str:
-        """Returns the field `flow` of the request's hash."""
-        return " ".join(map(str, self))
-
-    @classmethod
-    def parse(cls, text: str) -> StepPlace | None:
-        """Returns the place in a field `flow`; None if the request is no step."""
-        match text.split(" "):
-            case [flow, number, steps, step] if number.isdecimal() and steps.isdecimal():
-                return cls(flow, int(number), int(steps), step)
-        return None
-
-
 class Feed(NamedTuple):
     """What an open request is fed with: the results, or the dead, of its sources.
 
-    `stops`: for each source, whether a dead sub-request cancels the flow. `bound`: the request that
+    `on_dead`: for each source, what its dead sub-requests do: STOP cancels the flow, and HOLD keeps
+    this request open while there are any. `bound`: the request that
     joins this step with its siblings; this step must not be far ahead of it. `width`: how many
     results make one body, or how many a result may choose. `choices`: what a result may choose.
     """
 
     kind: str
     sources: tuple[str, ...]
-    stops: tuple[bool, ...]
+    on_dead: tuple[str, ...]
     wrap: Wrap = PLAIN
     bound: str = ""
     width: int = 1
@@ -128,8 +117,8 @@ class Feed(NamedTuple):
     @property
     def text(self) -> str:
         """Returns the field `feed` of the request's hash."""
-        stops = ",".join("stop" if one else "continue" for one in self.stops)
-        words = [self.kind, ",".join(self.sources), stops, self.bound or _NOTHING, str(self.width)]
+        sources, on_dead = ",".join(self.sources), ",".join(self.on_dead)
+        words = [self.kind, sources, on_dead, self.bound or _NOTHING, str(self.width)]
         if self.wrap != PLAIN or self.choices.steps:
             parts = [part.hex() for part in self.wrap]
             words.append(".".join([*parts, self.choices.text] if self.choices.steps else parts))
@@ -155,10 +144,10 @@ class Feed(NamedTuple):
         if not text:
             return None
         try:
-            kind, sources, stops, bound, width, *wrap = text.split(" ")
+            kind, sources, on_dead, bound, width, *wrap = text.split(" ")
             hexes = wrap[0].split(".") if wrap else []
             parts = Wrap(*map(bytes.fromhex, hexes[:_WRAP_PARTS])) if wrap else PLAIN
-            names, each = tuple(sources.split(",")), tuple(stops.split(","))
+            names, each = tuple(sources.split(",")), tuple(on_dead.split(","))
             count = int(width)
             most = count if kind == CHOSEN else 0
             chosen = [Choices.parse(text, most) for text in hexes[_WRAP_PARTS:]]
@@ -169,7 +158,7 @@ class Feed(NamedTuple):
         return cls(
             kind,
             names,
-            tuple(one == "stop" for one in each),
+            each,
             parts,
             "" if bound == _NOTHING else bound,
             count,
@@ -230,6 +219,7 @@ class FeedSource(NamedTuple):
     done: int
     is_open: bool = False
     handed: str = ""
+    reopened: str = ""
 
     @property
     def has_ended(self) -> bool:
@@ -344,7 +334,7 @@ def _rows_of(feed: Feed, place: int, reply: Any) -> tuple[list[Any], bool]:
 
 def _stops(feed: Feed, place: int, fields: Sequence[bytes]) -> bool:
     """Returns True if an entry has a dead sub-request that cancels the flow."""
-    return feed.stops[place] and any(status == b"x" for _, status, _ in _heads(fields))
+    return feed.on_dead[place] == STOP and any(status == b"x" for _, status, _ in _heads(fields))
 
 
 def _made(feed: Feed, place: int, source: FeedSource, results: list[Result]) -> list[bytes]:
@@ -493,7 +483,7 @@ _FIELDS = (
     *("state", "open", "queue", "feed", "flow", "handed", "chunks", "chain", "total", "born"),
     "passed",
 )
-_OF_SOURCE = ("state", "total", "done", "open", "handed")
+_OF_SOURCE = ("state", "total", "done", "open", "handed", "reopened")
 _OF_BOUND = ("state", "total")
 _GONE = frozenset({"", "abandoned"})
 _ORIGINS_MS = 3_600_000  # how long the origins of children are kept after the join
@@ -629,12 +619,25 @@ class _Hand:
         if not await self._add_all(page.entries, sources, room):
             return False
         if page.is_last:
+            if await self._is_held(sources):
+                return False
             begins_again = await self._begins_again()
             if not begins_again:
                 await self._seal()
             return begins_again
         is_through = self.is_again and (not page.has_more or self._is_back(sources))
         return not is_through or await self._go_on()
+
+    async def _is_held(self, sources: list[FeedSource]) -> bool:
+        """Returns True if a source is to be repaired first, or is being repaired.
+
+        A source without dead sub-requests is not opened again, so nothing is missed afterwards.
+        """
+        pairs = zip(sources, self.feed.on_dead, strict=True)
+        held = [source for source, on_dead in pairs if on_dead == HOLD]
+        dead = await run_all([Command(b"XLEN", keys.dead(one.id)) for one in held])
+        # Read afterwards: a repair takes the dead away, and changes the state.
+        return any(dead) or await _sources(tuple(one.id for one in held)) != held
 
     async def _add_all(self, entries: list[Entry], sources: list[FeedSource], room: float) -> bool:
         """Adds entries, in a second reading up to the old cursor; returns False if it must stop."""
@@ -863,9 +866,9 @@ async def _sources(ids: tuple[str, ...]) -> list[FeedSource]:
     rows = await run_all([hmget(one, *_OF_SOURCE) for one in ids])
     found = []
     for one, row in zip(ids, rows, strict=True):
-        state, total, done, is_open, handed = parse_fields(_OF_SOURCE, row)
+        state, total, done, is_open, handed, reopened = parse_fields(_OF_SOURCE, row)
         counts = int(total or 0), int(done or 0)
-        found.append(FeedSource(one, state, *counts, is_open == "1", handed))
+        found.append(FeedSource(one, state, *counts, is_open == "1", handed, reopened))
     return found
 
 

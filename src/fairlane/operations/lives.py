@@ -136,9 +136,11 @@ async def _read_log(queue: str, wanted: Iterable[Life]) -> dict[Life, str] | Non
         for _, fields in page:
             entry = _entry(fields)
             name, state = entry.get("id", ""), entry.get("state", "")
-            life = left.pop((name, entry.get("born", "")), None)
-            if life is not None and state in ENDED_STATES:
-                found[life] = _ending(entry) or ""
+            key = (name, entry.get("born", ""))
+            if key in left and state in ENDED_STATES:
+                found[left[key]] = _ending(entry) or ""
+                if entry.get("dead") == "0":  # else it may have been reopened: its last end counts
+                    del left[key]
             elif state == "lost" and name in lost:
                 found.setdefault(lost[name], "was lost")
         if len(page) < _PAGE:

@@ -25,6 +25,7 @@ from fairlane.operations.topics import read_topic
 from fairlane.operations.why import causes_of
 from fairlane.operations.workers import is_late, look_at, reap_all
 from fairlane.protocol import keys, scripts
+from fairlane.protocol.lua import ending_name
 from fairlane.protocol.request_hash import hmget, parse_fields, read
 from fairlane.protocol.server_info import time_ms
 from fairlane.protocol.steps import Batch, Command, run_all, run_each
@@ -365,7 +366,7 @@ def _unread(check: str, subject: str, role: str, error: FairlaneError) -> Findin
 GRACE_MS = 60_000  # if a worker runs, maintenance repairs sooner
 _LONG_MS = 600_000  # a request without progress for so long is a finding
 FIELDS = (
-    *("state", "queue", "born", "ended", "open", "last_ms", "fresh", "failure"),
+    *("state", "queue", "born", "reopened", "ended", "open", "last_ms", "fresh", "failure"),
     *("opens", "after", "feed", "handed"),
 )
 
@@ -377,6 +378,11 @@ class Row(NamedTuple):
     state: str
     queue: str
     values: dict[str, str]
+
+    @property
+    def ending(self) -> str:
+        """Returns the name of the ending, as its marker in the log has it."""
+        return ending_name(self.values["born"], self.values["reopened"])
 
     @property
     def is_over(self) -> bool:
@@ -430,7 +436,7 @@ async def unlogged(page: RequestRows) -> list[Finding]:
     ended = [row for row in page.rows if row.is_over]
     old = [row for row in ended if page.now - row.number("ended") > settings.TOKEN_GRACE_MS]
     logged = keys.logged(page.queue)
-    asked = [Command(b"ZSCORE", logged, f"{row.id}|{row.number('born')}") for row in old]
+    asked = [Command(b"ZSCORE", logged, f"{row.id}|{row.ending}") for row in old]
     markers = await run_all(asked)
     return [
         Finding(

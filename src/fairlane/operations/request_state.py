@@ -22,6 +22,7 @@ from fairlane.records import (
     FailedAttempt,
     Holder,
     Progress,
+    Repair,
     RequestCounts,
 )
 
@@ -31,9 +32,6 @@ if TYPE_CHECKING:
     from fairlane.options import Limits
     from fairlane.protocol.lua import Summary
     from fairlane.protocol.request_hash import HeldPermit
-
-
-_REQUEUED = "requeued:"  # ... and a hash: a field of `req:{id}` (lua/v1/request/claim_dead.lua)
 
 
 def number(fields: dict[str, str], name: str) -> int:
@@ -92,8 +90,7 @@ def progress_in(request_id: str, detail: dict[str, str], held: int) -> Progress:
         order_on_dead=get("on_dead") or ("go_on" if get("order") else None),
         is_rate_limited=get("limited") == "1",
         share=_positive(get("share")) or (1 if get("tenant") else None),
-        parent=get("parent") or None,
-        requeued_as=tuple(sorted({detail[name] for name in detail if name.startswith(_REQUEUED)})),
+        repairs=_repairs(get("repairs", "")),
         by=get("by") or None,
     )
 
@@ -135,11 +132,21 @@ def _counts_in(request_id: str, detail: dict[str, str], held: int) -> dict[str, 
         "opens_ms": _positive(get("opens")),
         "ended_ms": _positive(get("ended")),
         "reason": get("reason") or None,
+        "reopened": int(get("reopened") or 0),
         "tags": tuple(filter(None, get("tags", "").split(","))),
         "tenant": get("tenant") or None,
         "tasks": read_tasks(get("task", ""), total),
         "redact": tuple(filter(None, get("redact", "").split(","))),
     }
+
+
+def _repairs(text: str) -> tuple[Repair, ...]:
+    """Reads what note_repair (lua/v1/request/requeue_dead.lua) wrote."""
+    rows = [row.split(":", 3) for row in text.split()]
+    return tuple(
+        Repair(int(reopened), int(at_ms), int(count), by or None)
+        for reopened, at_ms, count, by in rows
+    )
 
 
 def _known(text: str | None) -> int | None:
@@ -216,7 +223,7 @@ async def full_progress(request_id: str) -> tuple[Progress, int]:
 
 def how_it_ended(summary: Summary) -> str:
     """Returns the state of a request that has ended as it is shown: how it came out."""
-    return ending_words(summary.state.decode(), summary.done, summary.dead)
+    return ending_words(summary.state.decode(), summary.done, summary.dead, summary.reopened)
 
 
 def completion(queue: str, log_id: bytes, fields: Any) -> Completion:
@@ -237,6 +244,7 @@ def completion(queue: str, log_id: bytes, fields: Any) -> Completion:
         left=total - done - dead - cancelled,
         submitted_ms=numbers.get("born", 0),
         ended_ms=numbers.get("ended", 0),
+        reopened=numbers.get("reopened", 0),
         reason=text.get("reason") or None,
         log_id=log_id.decode(),
     )

@@ -15,6 +15,7 @@ from fairlane.common import clock
 from fairlane.errors import InvalidArgument, RequestLost, RequestNotFound
 from fairlane.operations.completion import (
     ResultPage,
+    is_reopened,
     read_entries,
     read_results,
     timed_out,
@@ -79,15 +80,17 @@ class InputOrder:
         first, last, _ = heapq.heappop(self._spilled)
         self._keep([result for result in found if max(first, self.next) <= result.index <= last])
 
-    def skip_gap(self) -> int:
-        """Skips to the next index that has a result, at the end; returns how many it skipped.
+    def gap(self) -> int:
+        """Returns how many indexes lie before the next one that has a result.
 
         0 = no result is left.
         """
         heads = [heap[0][0] for heap in (self._early, self._spilled) if heap]
-        passed = max(0, min(heads) - self.next) if heads else 0
-        self.next += passed
-        return passed
+        return max(0, min(heads) - self.next) if heads else 0
+
+    def skip(self, count: int) -> None:
+        """Skips indexes that get no result."""
+        self.next += count
 
 
 class DistinctIndexes:
@@ -136,10 +139,6 @@ class ReadTime:
         """Returns True if no other read may begin."""
         return clock.mono_s() >= self._end
 
-    def lift(self) -> None:
-        """Removes the bound: the request has ended, so no read blocks any more."""
-        self._end = inf
-
 
 def flow(
     request_id: str, order: str, timeout_s: float | None = None, *, read: Any = read_results
@@ -167,21 +166,19 @@ def flow(
                 window.add(entry_id, results)
                 yield from _drain(request_id, window, seen)
         if page.is_last:
-            break
-        if time.is_over():
+            is_whole = window is None or (yield from _pass_gaps(request_id, window, seen, page))
+            if is_whole and seen.count >= page.settled:
+                return
+            if not (yield is_reopened(request_id, page)):
+                raise _incomplete(request_id, page, seen)
+        # A request that has ended has all its results: they are read, however long that takes.
+        if time.is_over() and not page.has_ended:
             yield _check_ended(request_id, time)
         page = yield read(request_id, after, time.block_ms(), page.born)
-    if window is not None:
-        yield from _pass_gaps(request_id, window, seen, page)
-    if seen.count < page.settled:
-        raise _incomplete(request_id, page, seen)
 
 
 async def _check_ended(request_id: str, time: ReadTime) -> None:
-    """Lifts the timeout of a request that has ended: all its results are there.
-
-    Raises WaitTimeout for any other request, and RequestLost.
-    """
+    """Raises WaitTimeout for a request that has not ended, and RequestLost."""
     try:
         now = await progress(request_id)
     except RequestNotFound:
@@ -189,7 +186,6 @@ async def _check_ended(request_id: str, time: ReadTime) -> None:
     if not now.ended:
         counts = f": {now.done:,}/{now.total:,} done"
         raise await timed_out(request_id, now.queue, time.timeout_s, counts)
-    time.lift()
 
 
 def _drain(request_id: str, window: InputOrder, seen: DistinctIndexes) -> Flow:
@@ -205,14 +201,19 @@ def _drain(request_id: str, window: InputOrder, seen: DistinctIndexes) -> Flow:
         window.refill(found)
 
 
-def _pass_gaps(request_id: str, window: InputOrder, seen: DistinctIndexes, end: ResultPage) -> Flow:
-    """Skips the indexes of cancelled sub-requests. Raises RequestLost for any other gap."""
+def _pass_gaps(
+    request_id: str, window: InputOrder, seen: DistinctIndexes, end: ResultPage
+) -> Generator[Operation[Any] | list[Result], Any, bool]:
+    """Skips the indexes of cancelled sub-requests; returns False if there is any other gap."""
     passed = 0
-    while gap := window.skip_gap():
+    while gap := window.gap():
+        # If the request was reopened since its end, results of indexes in the gap may follow.
+        if passed + gap > end.cancelled or (yield is_reopened(request_id, end)):
+            return False
         passed += gap
-        if passed > end.cancelled:
-            raise _incomplete(request_id, end, seen)
+        window.skip(gap)
         yield from _drain(request_id, window, seen)
+    return True
 
 
 def _incomplete(request_id: str, end: ResultPage, seen: DistinctIndexes) -> RequestLost:

@@ -25,7 +25,7 @@ Part = tuple[list[Arg], list[Arg]]  # what goes to one lane: tokens now; tokens 
 Minted = tuple[str, list[Any]]  # a request and its tokens: flat lane, permit, delay ms, from mint
 Ending = tuple[str, Sequence[Any]]  # a request and its summary, as the reply `ended` brings it
 _MOST = 900  # arguments of one call
-_MOST_ENDINGS = 80
+_MOST_ENDINGS = 75
 
 
 def insert(queue: str, request_id: str, tokens: list[Any]) -> list[Call[Any]]:

@@ -272,8 +272,10 @@ async def look_at(queue: str, request_id: str, score: str, now: int) -> bool:
     if reply.is_gone or reply.is_ended:  # a later request may follow, also after a deletion
         names = keys.request_keys(request_id)
         marked = await scripts.abandon(names, seen=score, ttl=settings.MARKER_MS)
-        # A request, or a later one with this id, came and has ended since.
-        has_come = marked.is_over and (reply.is_gone or marked.born != reply.summary.born)
+        # A request came and has ended since, or this one was reopened and has ended again.
+        has_come = marked.is_over and (
+            reply.is_gone or marked.ending.decode() != reply.summary.ending
+        )
         if has_come or marked.is_exists:  # a producer was quicker: the next check is about it
             return False
         is_lost = reply.is_gone and marked.is_ok

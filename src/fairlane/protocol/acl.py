@@ -118,7 +118,7 @@ ROLES = {
             *("stacks", "kill"),
         ),
         _words(
-            "abandon add_turns admit append cancel change_shards change_shared check claim_dead"
+            "abandon add_turns admit append cancel change_shards change_shared check"
             " confirm delete discard drop_active drop_dead drop_schedule due_schedules enqueue"
             " expire_leftovers expire_workers glance hand_chosen hand_over insert_tokens intend"
             " join join_chosen list_chosen list_dead move_tick order pause pause_queue place"

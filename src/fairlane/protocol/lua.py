@@ -54,6 +54,15 @@ _TAKEN = {
 }  # names that every Reply has
 
 
+def ending_name(born: int | str, reopened: int | str) -> str:
+    """Returns the name of an ending among those of its id: `ending_of` of lua/v1/lib/ids.lua.
+
+    `born` is when the request began, in ms. `reopened` is how often it was reopened before; 0 or ""
+    = never.
+    """
+    return f"{born}|{reopened}" if reopened and reopened != "0" else str(born)
+
+
 class Summary(NamedTuple):
     """The state of a request or its end: `summary` of lua/v1/lib/state.lua."""
 
@@ -67,6 +76,17 @@ class Summary(NamedTuple):
     priority: int
     reason: bytes
     retain_ms: int
+    opened: bytes
+
+    @property
+    def reopened(self) -> int:
+        """Returns how often the request was reopened before this end."""
+        return int(self.opened.partition(b":")[0] or 0)
+
+    @property
+    def ending(self) -> str:
+        """Returns what distinguishes this ending from all others of the request's id."""
+        return ending_name(self.born, self.reopened)
 
     @property
     def is_cancelled(self) -> bool:

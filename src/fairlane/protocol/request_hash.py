@@ -22,6 +22,7 @@ PACKED: Mapping[str, tuple[str, ...]] = {
         *("max_body", "last_ms", "sleep_due", "sleeper", "free"),
     ),
     "gate": ("opens", "rates", "limited", "turn", "wait", "keys"),
+    "opened": ("reopened", "since", "cut", "hold", "holder"),
 }
 VALUE = "v:"  # of a value that the steps of a flow share, before its name
 _NOT_OF_REQUEST = (VALUE, "c:")  # see lua/v1/lib/flows.lua

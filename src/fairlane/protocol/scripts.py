@@ -37,12 +37,12 @@ class AbandonReply(Reply):
 
     __slots__ = ()
     script = "abandon"
-    says = "ok | discarded | over born | exists"
+    says = "ok | discarded | over ending | exists"
     is_ok: bool
     is_discarded: bool
     is_over: bool
     is_exists: bool
-    born: int
+    ending: bytes
 
 
 def abandon(keys: Sequence[bytes], *, seen: Arg, ttl: Arg) -> Call[AbandonReply]:
@@ -383,25 +383,6 @@ def check_keys(keys: Sequence[bytes], *, names: Iterable[Arg] = ()) -> Call[int]
     return _call("check_keys", keys, (*names,), _plain)
 
 
-class ClaimDeadReply(Reply):
-    """A reply of claim_dead."""
-
-    __slots__ = ()
-    script = "claim_dead"
-    says = "ok | taken | alive | gone"
-    is_ok: bool
-    is_taken: bool
-    is_alive: bool
-    is_gone: bool
-
-
-def claim_dead(
-    keys: Sequence[bytes], *, id: Arg, choice: Arg, expected: Arg, ids: Iterable[Arg] = ()
-) -> Call[ClaimDeadReply]:
-    """Claims dead sub-requests of an ended request for the new request that is to run them."""
-    return _call("claim_dead", keys, (id, choice, expected, *ids), ClaimDeadReply.of)
-
-
 class ClaimMessagesReply(Reply):
     """A reply of claim_messages."""
 
@@ -494,17 +475,16 @@ class DeleteReply(Reply):
 
     __slots__ = ()
     script = "delete"
-    says = "ok | other | claimed | alive | gone"
+    says = "ok | other | alive | gone"
     is_ok: bool
     is_other: bool
-    is_claimed: bool
     is_alive: bool
     is_gone: bool
 
 
-def delete(keys: Sequence[bytes], *, born: Arg, seen: Arg, ttl: Arg) -> Call[DeleteReply]:
+def delete(keys: Sequence[bytes], *, ending: Arg, seen: Arg, ttl: Arg) -> Call[DeleteReply]:
     """Removes an ended request with its results and dead sub-requests."""
-    return _call("delete", keys, (born, seen, ttl), DeleteReply.of)
+    return _call("delete", keys, (ending, seen, ttl), DeleteReply.of)
 
 
 class DiscardReply(Reply):
@@ -542,22 +522,12 @@ def drop_active(
     return _call("drop_active", keys, (now, id, seen, gone, most), _plain)
 
 
-class DropDeadReply(Reply):
-    """A reply of drop_dead."""
-
-    __slots__ = ()
-    script = "drop_dead"
-    says = "ok dropped held"
-    is_ok: bool
-    dropped: int
-    held: int
-
-
-def drop_dead(
-    keys: Sequence[bytes], *, id: Arg, keep: Arg, ids: Iterable[Arg] = ()
-) -> Call[DropDeadReply]:
-    """Forgets dead sub-requests and their bodies; counts and results stay."""
-    return _call("drop_dead", keys, (id, keep, *ids), DropDeadReply.of)
+def drop_dead(keys: Sequence[bytes], *, ids: Iterable[Arg] = ()) -> Call[int]:
+    """
+    Forgets dead sub-requests with their bodies, and the texts of their errors; counts and
+    results stay.
+    """
+    return _call("drop_dead", keys, (*ids,), _plain)
 
 
 def drop_schedule(keys: Sequence[bytes], *, schedule: Arg) -> Call[int]:
@@ -1508,19 +1478,42 @@ class RequeueDeadReply(Reply):
 
     __slots__ = ()
     script = "requeue_dead"
-    says = "ok looked moved tokens | ending | ended summary | gone"
+    says = (
+        "ok looked moved tokens | over looked moved summary | ending | ended summary | "
+        "late seen | expired | abandoned | gone"
+    )
     is_ok: bool
+    is_over: bool
     is_ending: bool
+    is_late: bool
+    is_expired: bool
+    is_abandoned: bool
     is_gone: bool
     looked: int
     moved: int
+    seen: int
 
 
 def requeue_dead(
-    keys: Sequence[bytes], *, op: Arg, ids: Iterable[Arg] = (), now: Arg = ""
+    keys: Sequence[bytes],
+    *,
+    op: Arg,
+    ending: Arg,
+    intent: Arg,
+    shards: Arg,
+    holder: Arg,
+    more: Arg,
+    by: Arg,
+    ids: Iterable[Arg] = (),
+    now: Arg = "",
 ) -> Call[RequeueDeadReply]:
     """Makes dead sub-requests wait again, with their old index and with all attempts."""
-    return _call("requeue_dead", keys, (now, op, *ids), RequeueDeadReply.of)
+    return _call(
+        "requeue_dead",
+        keys,
+        (now, op, ending, intent, shards, holder, more, by, *ids),
+        RequeueDeadReply.of,
+    )
 
 
 def reschedule_active(keys: Sequence[bytes], *, rows: Iterable[Arg] = ()) -> Call[int]:

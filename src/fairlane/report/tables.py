@@ -31,7 +31,7 @@ MOST = 12  # rows of a table on the page
 COLUMNS = {
     "requests": "log_id VARCHAR, id VARCHAR, state VARCHAR, outcome VARCHAR, priority INTEGER, "
     "limit INTEGER, total BIGINT, done BIGINT, dead BIGINT, cancelled BIGINT, results BIGINT, "
-    "submitted TIMESTAMPTZ, ended TIMESTAMPTZ, logged TIMESTAMPTZ",
+    "reopened INTEGER, submitted TIMESTAMPTZ, ended TIMESTAMPTZ, logged TIMESTAMPTZ",
     "results": "request VARCHAR, priority INTEGER, submitted TIMESTAMPTZ, index BIGINT, "
     "worker VARCHAR, status VARCHAR, attempt INTEGER, waited_ms BIGINT, ran_ms DOUBLE, "
     "total_ms DOUBLE, started TIMESTAMPTZ, settled TIMESTAMPTZ",
@@ -228,12 +228,16 @@ def _read(
             )
     same = ", ".join(f'"{name}"::{kind} AS "{name}"' for name, kind in columns.items())
     moment = f"epoch_us({list(columns)[-1]}) >= {since.timestamp():.6f} * 1e6" if since else "true"
+    # Of a request that was reopened, the last end counts. A lost one has no time of submission.
+    last = "row_number() OVER (PARTITION BY id, submitted ORDER BY reopened DESC) = 1"
+    which = f" QUALIFY submitted IS NULL OR {last}" if table == "requests" else ""
     # A folder above the archive may be called `queue=a` or `priority=9` as well.
     db.execute(
         f"CREATE VIEW archived_{table} AS SELECT * EXCLUDE (file) REPLACE ({same}), "  # noqa: S608
         "regexp_extract(file, 'queue=([^/]*)/[^/]*/[^/]*$', 1) AS queue, "
         "regexp_extract(file, 'date=([^/]*)/[^/]*$', 1) AS date "
         f"FROM read_parquet([{names}], hive_partitioning = false, filename = 'file') WHERE {moment}"
+        f"{which}"
     )
 
 

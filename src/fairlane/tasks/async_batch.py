@@ -89,6 +89,13 @@ class AsyncBatch(Generic[R]):
         async for dead in self.request.dead():
             yield self._reader.dead(dead.index, dead.attempt, dead.error)
 
+    async def requeue_dead(self) -> int:
+        """Runs the dead calls again; returns how many. See Request.requeue_dead.
+
+        If the batch has ended, it ends once more, and its results are then those of the whole.
+        """
+        return await self.request.requeue_dead()
+
     def __repr__(self) -> str:
         return f"<AsyncBatch {self.id}>"
 

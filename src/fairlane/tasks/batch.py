@@ -88,6 +88,13 @@ class Batch(Generic[R]):
         for dead in self.request.dead():
             yield self._reader.dead(dead.index, dead.attempt, dead.error)
 
+    def requeue_dead(self) -> int:
+        """Runs the dead calls again; returns how many. See Request.requeue_dead.
+
+        If the batch has ended, it ends once more, and its results are then those of the whole.
+        """
+        return self.request.requeue_dead()
+
     def __repr__(self) -> str:
         return f"<Batch {self.id}>"
 

@@ -52,7 +52,9 @@ if TYPE_CHECKING:
 
 
 _log = logging.getLogger("fairlane.worker")
-__fairlane_caller__ = True  # its frames are left out of a task's traceback: see worker/calls.py
+__fairlane_caller__ = (
+    True  # its frames are left out of a task's traceback: see worker/error_texts.py
+)
 # Bytes that begin no text in UTF-8 and no array in MessagePack.
 _NO_TEXT = {*range(0x80, 0x90), *range(0xA0, 0xC2), *range(0xF5, 0x100)}
 _NAMED_MOST = 100  # kinds of impossible calls that a process logs at most

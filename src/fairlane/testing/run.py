@@ -33,7 +33,9 @@ if TYPE_CHECKING:
 
 
 T = TypeVar("T")
-__fairlane_caller__ = True  # its frames are left out of a task's traceback: see worker/calls.py
+__fairlane_caller__ = (
+    True  # its frames are left out of a task's traceback: see worker/error_texts.py
+)
 _TIME = (b"TIME",)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, Annotated, Literal
 
 import msgspec
@@ -9,7 +10,7 @@ from msgspec import UNSET, UnsetType
 
 from fairlane.operations.change import Change
 from fairlane.web.answers import Refusal, answer
-from fairlane.web.route import MOST, Endpoint, check_own, document
+from fairlane.web.route import MOST, Endpoint, caller_of, check_own, document
 from fairlane.web.schemas import Changes, Few, RequestFields
 from fairlane.web.trail import recorded, trail_of
 
@@ -93,7 +94,7 @@ async def bulk(site: Site, call: Call) -> Response:
     A repeat changes what is left.
     """
     given = await document(call, Bulk, MOST)
-    change = _change(given)
+    change = replace(_change(given), by=caller_of(call).id)
     if given.dry_run:  # it changes nothing, so the audit trail does not have it
         return answer(_counted(given, await _select(site, change, given)))
     async with recorded(site, call, "POST /v1/bulk", 200):

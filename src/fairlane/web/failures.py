@@ -18,7 +18,16 @@ from fairlane.operations.dead_letters import (
 )
 from fairlane.records import QueueErrors, RequestErrors
 from fairlane.web.answers import Refusal, answer
-from fairlane.web.route import MOST, MOST_ITEMS, After, Endpoint, document, own_request, query
+from fairlane.web.route import (
+    MOST,
+    MOST_ITEMS,
+    After,
+    Endpoint,
+    caller_of,
+    document,
+    own_request,
+    query,
+)
 from fairlane.web.schemas import DeadLine, Few, dead_of, shown
 from fairlane.web.trail import trail_of
 from fairlane.web.waiting import Recent
@@ -89,9 +98,8 @@ class DeadSelection(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
 
 
 class Requeued(msgspec.Struct):
-    """The request in which they run again: the same one, or a new one if it has ended."""
+    """How many dead sub-requests run again, in their own request."""
 
-    id: str
     requeued: int
 
 
@@ -158,12 +166,16 @@ async def dead(site: Site, call: Call) -> Response:
 
 
 async def requeue(site: Site, call: Call) -> Response:
-    """Lets dead sub-requests run again, with all attempts."""
+    """Lets dead sub-requests run again, with all attempts.
+
+    If the request has ended, it is opened again, and will end once more.
+    """
     choice = await _choice(call)
     request, _ = await own_request(site, call)
-    run_by, count = await site.queue.driver.run(requeue_dead(request.id, choice))
+    by = caller_of(call).id
+    count = await site.queue.driver.run(requeue_dead(request.id, choice, by))
     site.failures.forget()
-    return answer(Requeued(run_by, count))
+    return answer(Requeued(count))
 
 
 async def drop(site: Site, call: Call) -> Response:

@@ -149,7 +149,10 @@ class SubmittedRequest(msgspec.Struct):
 
 def shown(found: Progress, *, shows_by: bool) -> Progress:
     """Returns a request as a caller may see it: `by` is for those with the scope operate."""
-    return found if shows_by else replace(found, by=None)
+    if shows_by:
+        return found
+    repairs = tuple(replace(one, by=None) for one in found.repairs)
+    return replace(found, by=None, repairs=repairs)
 
 
 class RequestFields(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):

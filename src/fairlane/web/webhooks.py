@@ -300,7 +300,10 @@ class Deliverer:
         its receiver would miss it otherwise.
         """
         wanted = hook.webhook
-        if wanted.states and {one.state, one.outcome}.isdisjoint(wanted.states):
+        words = {one.state, one.outcome}
+        if one.reopened:  # its receiver has an earlier end with dead
+            words |= {"failed", "partly_failed"}
+        if wanted.states and words.isdisjoint(wanted.states):
             return None
         ended = dt.datetime.fromtimestamp(one.ended_ms / 1000, dt.UTC).isoformat()
         event = Event("request.ended", ended, self._queue.name, one)
@@ -384,7 +387,8 @@ async def _tags_of(one: Completion) -> tuple[str, ...] | None:
 class NewWebhook(msgspec.Struct, forbid_unknown_fields=True):
     """A webhook for requests that end in one of `states` and have all `tags`.
 
-    `states` are done, failed, partly_failed and cancelled; done includes the two behind it.
+    `states` are done, failed, partly_failed, repaired and cancelled; done includes the three behind
+    it. Each later end of a request that was reopened is posted for failed and partly_failed, too.
     """
 
     name: str

@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import math
-import traceback
 from collections.abc import Awaitable, Coroutine
 from contextlib import suppress
 from contextvars import copy_context
@@ -22,13 +21,13 @@ from fairlane import settings, tracing
 from fairlane.common import clock
 from fairlane.common.clock import retry_delay_ms
 from fairlane.common.context_variables import run_in
-from fairlane.common.fingerprint import CAUSE
 from fairlane.common.text import shortened
 from fairlane.errors import FairlaneError, InvalidArgument, type_of
 from fairlane.model import Entry, Slice, Verdict, result_head
 from fairlane.operations.chosen import Fan, Next
 from fairlane.worker import termination
 from fairlane.worker.board import smaller_limit
+from fairlane.worker.error_texts import reason_of, text_of
 from fairlane.worker.errors import (
     GiveBack,
     GivenBack,
@@ -43,7 +42,6 @@ from fairlane.worker.stack_dump import stack_text
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
-    from types import TracebackType
 
     from opentelemetry.trace import Tracer
 
@@ -62,7 +60,6 @@ if TYPE_CHECKING:
 _given_back = GivenBack()
 _FLUSH_NS = int(settings.FLUSH_MS * 1e6)
 # Code whose frames mean nothing to the handler's author: before the handler's frames, or above.
-_RAISED = f"{__package__}.errors"
 
 
 @dataclass(slots=True)
@@ -198,7 +195,7 @@ class OutcomeBuilder:
         error = self.late(ran_ns, error) or error
         if isinstance(error, TimedOut):
             self._timeouts += 1
-            self._settle(entry, "timeout", None, _text_of(error), int(error.limit_s * 1e6))
+            self._settle(entry, "timeout", None, text_of(error), int(error.limit_s * 1e6))
         elif isinstance(error, GiveBack):
             key = (self._taken.request_id, entry[0])
             if _given_back.is_over(key, error.longest_s, clock.mono_s()):
@@ -206,20 +203,20 @@ class OutcomeBuilder:
             else:
                 self._settle(entry, "release", error.after, error.reason)
         elif isinstance(error, Reject):
-            self._settle(entry, "dead", 0, _reason_of(error))
+            self._settle(entry, "dead", 0, reason_of(error))
         elif isinstance(error, Retry):
             pause = _pause_of(error)
-            self._settle(entry, "retry", pause, _reason_of(error))
+            self._settle(entry, "retry", pause, reason_of(error))
             if pause and getattr(error, "whole_request", False):
                 self._hold_ms = max(self._hold_ms, round(pause * 1000) or 1)
                 self.is_over = True
         else:
-            self._settle(entry, "retry", None, _text_of(error))
+            self._settle(entry, "retry", None, text_of(error))
 
     def kill(self, entry: Entry, verdict: str, error: BaseException, ran_ns: int) -> None:
         """Adds a call that a person has ended; the error has where it was."""
         after_s = 0.0 if verdict == "release" else None
-        text = f"{killed_by('')}\n{_text_of(error)}"
+        text = f"{killed_by('')}\n{text_of(error)}"
         self._settle(entry, verdict, after_s, text, ran_ns // 1000)
 
     def fail_all(self, entries: list[Entry], error: BaseException) -> None:
@@ -343,74 +340,17 @@ def _encoded(text: str) -> bytes:
         raise ValueError(f"the handler returned a str that is not valid UTF-8: {error}") from None
 
 
-# ------------------------------------------------------------------ errors
-
-
-def _reason_of(error: Retry | Reject) -> str:
-    """Returns the error's reason, and the exception that it was raised from, or while handling."""
-    try:
-        text = str(error)
-    except BaseException:  # noqa: BLE001  a subclass may raise anything
-        text = type(error).__name__
-    cause = error.__cause__ or (None if error.__suppress_context__ else error.__context__)
-    if cause is None:
-        return text
-    head = f"{shortened(text, settings.MAX_ERROR // 4)}\n{CAUSE}\n"
-    room = settings.MAX_ERROR - len(head.encode())
-    return head + shortened(_text_of(cause, room), room)
-
-
 def _pause_of(error: Retry) -> float | None:
     """Returns the pause in seconds; None for the backoff, also if a subclass has no valid pause."""
     after: Any = getattr(error, "after", None)
     return float(after) if is_seconds(after) else None
 
 
-def _text_of(error: BaseException, most: int = settings.MAX_ERROR) -> str:
-    """Returns the traceback, from the handler's own first frame on.
-
-    A message is shortened, so that its type and the place are in the `most` bytes that are kept.
-    """
-    if isinstance(error, TimedOut):  # its cause has the place where the handler was
-        cause = error.__cause__
-        return str(error) if cause is None else f"{error}\n{_text_of(cause)}"
-    trace: TracebackType | None = error.__traceback__
-    while trace is not None and _is_caller(trace.tb_frame.f_globals):
-        trace = trace.tb_next
-    try:
-        report = traceback.TracebackException(type(error), error, trace, compact=True)
-        report.stack = traceback.StackSummary.from_list(_others(trace, report.stack))
-        text, last = "".join(report.format()), "".join(report.format_exception_only())
-        if not text.endswith(last):  # a group's own line is not its last
-            return text
-        trail = text.removesuffix(last)
-        return trail + shortened(
-            last, max(most // 4, most - len(trail.encode(errors="backslashreplace")))
-        )
-    except BaseException:  # noqa: BLE001  methods of the handler's own classes run here
-        return f"{type(error).__name__}, which has no text\n"
-
-
-def _is_caller(module: dict[str, Any]) -> bool:
-    """Returns True for a module that only calls the handler, or its tasks."""
-    return "__fairlane_caller__" in module
-
-
-def _others(
-    trace: TracebackType | None, frames: list[traceback.FrameSummary]
-) -> list[traceback.FrameSummary]:
-    """Returns the frames without those of this package's exceptions, which refuse bad arguments."""
-    modules = [frame.f_globals.get("__name__") for frame, _ in traceback.walk_tb(trace)]
-    if len(modules) != len(frames):
-        return frames
-    return [one for one, module in zip(frames, modules, strict=True) if module != _RAISED]
-
-
 # ------------------------------------------------------------------ spans
 # The span around each call of a handler, if the program has configured a tracer.
 
 
-__fairlane_caller__ = True  # its frames are left out of a handler's traceback: see _text_of
+__fairlane_caller__ = True  # its frames are left out of a handler's traceback: see error_texts.py
 
 
 def traced(

@@ -29,8 +29,8 @@ from fairlane.common.text import as_json
 from fairlane.drivers.aio import AsyncDriver
 from fairlane.drivers.sync import SyncDriver
 from fairlane.errors import HandlerNotFound, InvalidArgument, type_of
-from fairlane.operations.chosen import Choices, Fan, Next, packed
-from fairlane.operations.hand_over import StepPlace, read_choices, run_of
+from fairlane.operations.chosen import Choices, Fan, Next, StepPlace, packed
+from fairlane.operations.hand_over import read_choices, run_of
 from fairlane.operations.shared import forget_callers
 from fairlane.protocol.request_hash import read
 from fairlane.worker import termination
@@ -454,12 +454,6 @@ def chosen(result: Next | Fan, request_id: str) -> tuple[bytes, bytes]:
         raise InvalidArgument(f"{what} a call outside of a worker is no step of a flow")
     found = _connections.blocking().run(read_choices(request_id))
     if found is None:
-        (parent,) = _connections.blocking().run(read(request_id, "parent"))
-        if parent:
-            raise InvalidArgument(
-                f"{what} request {request_id} is no step of a flow, because it was requeued from "
-                f"{parent} after that had ended: submit what is missing as another flow"
-            )
         raise InvalidArgument(
             f"{what} request {request_id} is no step of a flow: return bytes, str or None"
         )

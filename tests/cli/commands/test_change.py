@@ -125,8 +125,8 @@ def test_status_shows_the_deadline_and_the_time_limit(program: Program, redis_ur
     assert "per call  at most 1m 30s in the handler\n" in said
     found = json.loads(program("status", "mine", "--json").out)
     assert found["deadline_ms"] == found["submitted_ms"] + 7_200_000
-    assert (found["time_limit_ms"], found["timeouts"], found["parent"]) == (90_000, 0, None)
+    assert (found["time_limit_ms"], found["timeouts"]) == (90_000, 0)
     settle(redis_url, lambda _, body: body)
     program("submit", "-", "--id", "plain", stdin=b"a\n")
     plain = program("status", "plain").out.decode()
-    assert not {line.split()[0] for line in plain.splitlines()} & {"deadline", "per", "parent"}
+    assert not {line.split()[0] for line in plain.splitlines()} & {"deadline", "per"}

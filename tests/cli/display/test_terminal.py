@@ -54,7 +54,7 @@ def poisoned(redis_url: str, redis_client: redis.Redis) -> Iterator[None]:
         for name in ("held", "paused", "strange"):
             queue.submit_request([b"a"], id=name)
         queue.request("paused").pause()
-    raw.hset(keys.request_hash("paused"), mapping=dict.fromkeys(("parent", "tags", "tenant"), EVIL))
+    raw.hset(keys.request_hash("paused"), mapping=dict.fromkeys(("by", "tags", "tenant"), EVIL))
     raw.hset(keys.request_hash("strange"), "state", EVIL)
     raw.hset(keys.permits("held"), "0", f"h:1:1:ab:7:1::::{EVIL}")
     raw.zadd(keys.leases("held"), {"0": 9e12})

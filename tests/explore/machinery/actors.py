@@ -35,7 +35,6 @@ from fairlane.protocol.steps import (
     Pause,
     SingleServer,
     Subscribe,
-    forward,
 )
 from fairlane.worker import settle
 from fairlane.worker.calls import Outcome
@@ -252,20 +251,7 @@ async def _change(role: Role, _: tuple[Any, ...]) -> Any:
 
 @kind("requeuer", again=True)
 def _requeue(role: Role, _: tuple[Any, ...]) -> Operation[Any]:
-    return _until_ended(dead_letters.requeue_dead(REQUEST))
-
-
-async def _until_ended(operation: Operation[Any]) -> None:
-    """Runs until the request ends: what follows is another request, without an invariant here."""
-    step = operation.send(None)
-    while getattr(getattr(step, "script", None), "name", "") != "claim_dead":
-        reply = await forward(step)
-        if isinstance(reply, tuple) and reply and reply[0] == b"ended":
-            return
-        try:
-            step = operation.send(reply)
-        except StopIteration:
-            return
+    return dead_letters.requeue_dead(REQUEST)
 
 
 @kind("taker")
@@ -617,5 +603,6 @@ def install(library: Library, monkeypatch: Any) -> None:
     monkeypatch.setattr("fairlane.operations.lease._ops", OPS)
     monkeypatch.setattr(clock, "mono_s", lambda: 0.0)
     monkeypatch.setattr(settings, "OPEN_MS", 20_000)
+    monkeypatch.setattr("fairlane.operations.dead_letters.CALL_REQUEUED", 2)
     for name in ("BATCH", "HAND_OVER_BATCH"):  # so that three messages are two batches
         monkeypatch.setattr(f"fairlane.operations.lists.{name}", 2)

@@ -26,7 +26,7 @@ T0 = 1_700_000_000_000  # when all begins, ms
 LANES = (0, 5, 9)
 FIRST_SEQ = 7_000_000  # so that a fence looks like no other number
 # Written once and never read by a decision, or the same in every state.
-_DULL = {b"seq", b"last_ms", b"total", b"max_body", b"queue", b"digest"}
+_DULL = {b"seq", b"last_ms", b"total", b"max_body", b"queue", b"digest", b"since", b"repairs"}
 _DEAD = {b"head", b"reason", b"out"}
 _OVER = {b"done", b"cancelled"}
 _STOPPED = {b"cancelling", b"cancelled"}
@@ -40,7 +40,7 @@ class Facts(NamedTuple):
     held: int
     outcomes: tuple[bytes, ...]  # index:status:attempt of each result
     dead: int
-    log: tuple[tuple[bytes, bytes], ...]  # born and state of the endings logged
+    log: tuple[tuple[bytes, bytes], ...]  # name and state of the endings logged
     active: float  # when to check the request next; 0 = it is not listed
     look: float  # ... and at the first of all
     queued: int  # since when the first token is on its way, and due; 0 = none
@@ -62,9 +62,19 @@ class Facts(NamedTuple):
         return self.fields.get(b"born", b"")
 
     @property
+    def reopened(self) -> int:
+        """Returns how often the request was opened again after an end."""
+        return self.number(b"reopened")
+
+    def ending(self, reopened: int) -> bytes:
+        """Returns the name of the ending of an opening of this life."""
+        return lua.ending_name(self.life.decode(), reopened).encode()
+
+    @property
     def logged(self) -> tuple[bytes, ...]:
-        """Returns the states with which this life is in the log."""
-        return tuple(state for born, state in self.log if born == self.life)
+        """Returns the states with which this opening is in the log."""
+        name = self.ending(self.reopened)
+        return tuple(state for ending, state in self.log if ending == name)
 
     @property
     def is_undone(self) -> bool:
@@ -269,8 +279,10 @@ class Fairlane(Protocol):
             wrong.append("the request is logged as lost")
         if facts.logged and facts.state not in facts.logged and not self.goes_back:
             wrong.append(f"logged as {facts.logged[0]!r}, but it is {facts.state!r}")
-        if facts.number(b"published") != facts.is_over:
+        if facts.number(b"published") != facts.is_over + facts.reopened:
             wrong.append(f"{facts.state!r}: {facts.number(b'published')} signals were sent")
+        if missing := [n for n in range(facts.reopened) if facts.ending(n) not in dict(facts.log)]:
+            wrong.append(f"endings {missing} are not in the log")
         counted = facts.number(b"done") + facts.number(b"dead")
         if facts.state and len(indexes) != counted:
             wrong.append(f"{len(indexes)} results, but {counted} are counted")
@@ -286,6 +298,8 @@ class Fairlane(Protocol):
         if after.held > before.held and after.held > after.number(b"limit"):
             wrong.append(f"{after.held} hold a permit, the limit is {after.number(b'limit')}")
         is_same = not before.is_undone or after.life == before.life
+        if after.life == before.life and after.reopened > before.reopened:
+            return (*wrong, *_wrong_opening(before, after))
         if is_same and before.is_over and _kept(after) != _kept(before):
             changed = dict(set(after.fields.items()) - set(before.fields.items()))
             wrong.append(f"changed after its end: {changed}, {after.outcomes}")
@@ -383,9 +397,21 @@ def _is_first_waiting(fields: Mapping[bytes, bytes]) -> bool:
     return fields.get(b"seq") == b"%d" % (FIRST_SEQ + 1) and fields.get(b"queued") == b"1"
 
 
+def _wrong_opening(before: Facts, after: Facts) -> Iterator[str]:
+    """Returns what is wrong with a step that opened a request again."""
+    if not before.is_over or after.state != b"active":
+        yield f"opened again, but it was {before.state!r} and is {after.state!r}"
+    if after.reopened != before.reopened + 1:
+        yield f"opening {after.reopened} follows opening {before.reopened}"
+    if gone := {one for one in before.outcomes if one.split(b":")[1] == b"d"} - {*after.outcomes}:
+        yield f"results are gone: {gone}"
+    if not after.bodies:
+        yield "opened again without work"
+
+
 def _kept(facts: Facts) -> Any:
     """Returns the fields that must stay after the end: all but notes."""
-    notes = (b"requeued:", b"claimed:", b"confirm", b"seen")
+    notes = (b"confirm", b"seen")
     return {k: v for k, v in facts.fields.items() if not k.startswith(notes)}, facts.outcomes
 
 
@@ -462,8 +488,15 @@ def _read_dead(raw: Any) -> tuple[Any, str]:
 
 def _read_log(raw: Any) -> tuple[Any, str]:
     entries = [_pairs(flat) for _, flat in raw[0]]
-    said = [(entry[b"id"], entry[b"state"], entry[b"born"]) for entry in entries]
-    return said, repr([(name, state, _life(born)) for name, state, born in said])
+    found = [
+        (entry[b"id"], entry[b"state"], entry[b"born"], entry.get(b"reopened", b""))
+        for entry in entries
+    ]
+    said = [
+        (name, state, lua.ending_name(born.decode(), reopened.decode()).encode())
+        for name, state, born, reopened in found
+    ]
+    return said, repr([(name, state, _life(born), again) for name, state, born, again in found])
 
 
 def _read_active(raw: Any) -> tuple[Any, str]:

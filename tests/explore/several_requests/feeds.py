@@ -6,7 +6,7 @@ from dataclasses import replace
 from itertools import chain
 from typing import TYPE_CHECKING, Any
 
-from fairlane.operations.chosen import Choices
+from fairlane.operations.chosen import Choices, StepPlace
 from fairlane.operations.hand_over import (
     ARRAY,
     BRANCH,
@@ -16,7 +16,6 @@ from fairlane.operations.hand_over import (
     LIST,
     PLAIN,
     Feed,
-    StepPlace,
 )
 from fairlane.operations.submit import open_request
 from fairlane.operations.tokens import follow_up
@@ -50,7 +49,7 @@ async def _produce(role: Role, _: tuple[Any, ...]) -> Any:
         await opened.seal()
     joins = len(sources) > 1
     kind, wrap = (ARRAY, JSON_ARRAY) if joins else (DONE, PLAIN)
-    feed = Feed(kind, sources, (False,) * len(sources), wrap, width=len(sources))
+    feed = Feed(kind, sources, ("continue",) * len(sources), wrap, width=len(sources))
     policy = Policy(limit=1, attempts=1, backoff_ms=(1000, 1000), feed=feed.text)
     await open_request(REQUEST, policy, [])
 
@@ -73,7 +72,8 @@ async def _produce_chooser(role: Role, _: tuple[Any, ...]) -> Any:
     await opened.seal()
     most = 3 if source == FANS else 0
     choices = Choices(("x", "y"), "", most)
-    feed = Feed(CHOSEN if most else BRANCH, (source,), (False,), width=most or 1, choices=choices)
+    kind, on_dead = CHOSEN if most else BRANCH, ("continue",)
+    feed = Feed(kind, (source,), on_dead, width=most or 1, choices=choices)
     place = StepPlace("chosen", 2, 3, "x").text
     await open_request(REQUEST, replace(ONCE, feed=feed.text, flow=place), [])
 
@@ -96,7 +96,7 @@ async def _produce_joined(role: Role, _: tuple[Any, ...]) -> Any:
     await Batch(follow_up(QUEUE, (CHILD, handed)))
     child.chunks = handed.chunks
     await child.seal()
-    feed = Feed(LIST, (FANS, CHILD), (False, False), JSON_ARRAY, width=3)
+    feed = Feed(LIST, (FANS, CHILD), ("continue",) * 2, JSON_ARRAY, width=3)
     await open_request(REQUEST, replace(ONCE, feed=feed.text), [])
 
 

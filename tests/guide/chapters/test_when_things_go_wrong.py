@@ -65,8 +65,8 @@ def check_failures(printed: Printed) -> None:
 def check_requeued(printed: Printed) -> None:
     """Checks that the repaired handler does all but what can't be done."""
     again = printed.by("fairlane dead requeue").splitlines()
-    assert "parent    pays" in again
-    assert sorted(again[-3:]) == ["dora 20 fee 5", "emil 25 fee 4", "fred 0 fee 100"]
+    assert [line for line in again if line.startswith("reopened  3 dead requeued, ")]
+    assert {"dora 20 fee 5", "emil 25 fee 4", "fred 0 fee 100"} <= {*again}
     assert printed.by("fairlane dead drop") == "1\n"
 
 

@@ -59,7 +59,7 @@ class Book:
         self.wide = QueueWide()
         self.delayed: dict[tuple[int, Copy], int] = {}
         self.log: list[Logged] = []
-        self.logged: set[tuple[str, int]] = set()
+        self.logged: set[tuple[str, int, bytes]] = set()
         self.published: list[tuple[str, str]] = []
         self.max_waiting = 0
         self.loads: dict[str, Load] = {}
@@ -86,7 +86,7 @@ class Book:
             agree(reply, [b"gone"], f"{name} of a request that does not exist")
         elif name == "reap" and given["queue"] != request.options.queue:
             agree(reply, [b"foreign"], "a reap of another queue")
-        elif request.has_ended:
+        elif request.has_ended and name != "requeue_dead":
             rest = {"extend": [], "complete": [request.summary(), 1]}
             summary = rest.get(name, [request.summary()])
             agree(reply, [b"ended", *summary], f"{name} after the end")
@@ -134,7 +134,7 @@ class Book:
         digest: str,
         intent: int,
         open_ms: int,
-        over: int,
+        over: str,
         bodies: list[bytes],
     ) -> list[Token]:
         is_repeat = request is not None and request.digest == digest
@@ -142,7 +142,7 @@ class Book:
         former = None
         if request is not None and not (is_repeat and window is not None):
             former = request if request.may_be_followed(self.now, window) else None
-        if former and former.born != over:
+        if former and former.ending != over:
             agree(reply, [b"abandoned", former.summary()], "an id whose life is over")
             return []
         if request is not None and not former:
@@ -190,7 +190,7 @@ class Book:
             agree(reply, [b"ok"], "an abandon of an abandoned life")
         elif request is not None and request.has_ended:
             request.given_up = max(request.given_up, int(float(given["seen"])))
-            agree(reply, [b"over", request.born], "an abandon of an ended request")
+            agree(reply, [b"over", request.ending.encode()], "an abandon of an ended request")
         elif request is not None:
             agree(reply, [b"exists"], "an abandon of a request")
         else:
@@ -234,10 +234,11 @@ class Book:
 
     def retire(self, request_id: str, summary: Reply) -> int:
         """Logs an ended request, once."""
-        state, born, *counts, _, _, reason, _ = summary
-        if (request_id, born) in self.logged:
+        state, born, *counts, _, _, reason, _, opened = summary
+        marker = (request_id, born, opened.partition(b":")[0])
+        if marker in self.logged:
             return 0
-        self.logged.add((request_id, born))
+        self.logged.add(marker)
         self.active.pop(request_id, None)
         self.loads.pop(request_id, None)
         self.log.append(Logged(request_id, state.decode(), tuple(counts), reason.decode()))

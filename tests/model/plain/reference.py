@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from fairlane.protocol.lua import ending_name
 from tests.model.plain.distinct import Keys
 from tests.model.plain.fed import Parts
 from tests.model.plain.words import (
@@ -45,6 +46,7 @@ class Request:
         self.is_open, self.open_until = open_ms > 0, now + open_ms
         self.state, self.reason = "active", ""
         self.ended = self.timeouts = self.failures = self.seq = self.stamp = 0
+        self.reopened, self.since = 0, ""  # how often, and the last result at that time
         self.was_left_open = False  # for too long: its producer has died
         self.given_up = -1  # no new life may be announced by an intent up to this
         self.last_repeated = 0  # the generation up to which tokens were repeated
@@ -124,7 +126,13 @@ class Request:
             *(self.state.encode(), self.born, len(self.subs), self.count("done")),
             *(self.count("dead"), self.count("cancelled"), self.ended, self.priority),
             *(self.reason.encode(), self.options.retain_ms),
+            f"{self.reopened}:{self.since}".encode() if self.reopened else b"",
         ]
+
+    @property
+    def ending(self) -> str:
+        """Returns what distinguishes this ending from the others of the id."""
+        return ending_name(self.born, self.reopened)
 
     def queued(self, now: int) -> list[Token]:
         """Returns the queued tokens that were not repeated yet, and marks them as repeated."""
@@ -202,7 +210,7 @@ class Request:
         return self.left == 0 and not self.is_open
 
     def end(self, now: int) -> None:
-        word = "cancelled" if self.state == "cancelling" else "done"
+        word = "cancelled" if self.state == "cancelling" or self.count("cancelled") else "done"
         for sub in self.among("fresh", "held", "waiting"):
             sub.state = "cancelled"
         self.state, self.ended, self.is_open = word, now, False
@@ -558,10 +566,34 @@ class Request:
         found = [(row[0], row[2], row[3], row[4]) for row in reply]
         agree(found, page, "a page of the dead")
 
-    def requeue_dead(self, now: int, reply: Reply, *, op: str, ids: list[bytes]) -> list[Token]:
-        """Requeues dead ones, as if they were new; a call that moved some is done once."""
+    def requeue_dead(
+        self,
+        now: int,
+        reply: Reply,
+        *,
+        op: str,
+        ids: list[bytes],
+        ending: str,
+        intent: int,
+        **_: str,
+    ) -> list[Token]:
+        """Requeues dead ones, as if they were new; a call that moved some is done once.
+
+        An ended request is opened again, if the caller has logged that end.
+        """
         if op in self.moves:
+            if self.has_ended:
+                agree(reply, [b"over", *self.moves[op], self.summary()], "a repeat after the end")
+                return []
             return self.repeated(now, reply, b"ok", *self.moves[op])
+        if self.has_ended:
+            refusal = self._stays_ended(now, ending, intent)
+            if not refusal and not any(sub.grave in ids for sub in self.kept()):
+                refusal = [b"ok", len(ids), 0, []]
+            if refusal:
+                agree(reply, refusal, "an end that stays")
+                return []
+            self._reopen(now)
         if self.state in ("cancelling", "expiring") or self.is_overdue(now):
             agree(reply, [b"ending"], "the dead of a request that is ending")
             return []
@@ -580,3 +612,24 @@ class Request:
             return tokens
         self.mint(now, [token for token in tokens if token.g > self.seq])
         return self.repeated(now, [reply[3]])
+
+    def _stays_ended(self, now: int, ending: str, intent: int) -> Reply | None:
+        if ending != self.ending:
+            return [b"ended", self.summary()]
+        if self.is_abandoned:
+            return [b"abandoned"]
+        if self.given_up >= intent:
+            return [b"late", self.given_up]
+        if now >= self.ended + self.options.retain_ms:
+            return [b"expired"]
+        return None
+
+    def _reopen(self, now: int) -> None:
+        self.reopened += 1
+        self.state, self.ended, self.aged = "active", 0, now
+        if self.is_overdue(now):
+            self.deadline = 0
+        if self.opens == NEVER:
+            self.opens = 0
+        if not self.count("cancelled"):
+            self.reason = ""

@@ -459,13 +459,31 @@ class Player:
         popped = self.wire.one("RPOP", keys.lanes(QUEUE)[lane])
         agree(popped, word_of(copy).encode(), "a lost token")
 
+    def requeue_dead(self, request_id: str, graves: list[bytes], *, again: bool) -> None:
+        """Requeues dead ones; opens an ended request again, whose end is logged before."""
+        request = self.book.requests[request_id]
+        given: dict[str, Any] = {"op": self.new_op(), "ids": graves, "ending": "", "intent": 0}
+        given |= {"shards": "", "holder": "ab", "more": "", "by": ""}
+        if request.has_ended:
+            self.retire(request_id)
+            given |= {"ending": request.ending, "intent": self.intend(request_id, 5_000)}
+        since = ""
+        for _ in range(1 + again):
+            before = request.reopened
+            if request.has_ended and request.results:  # the model does not know ids of results
+                last = self.wire.one("XREVRANGE", keys.results(request_id), "+", "-", "COUNT", 1)
+                since = last[0][0].decode() if last else "0-0"
+            self.call("requeue_dead", request_id, **given)
+            if request.reopened > before:
+                request.since = since
+
     def drop_dead(self, request_id: str, graves: list[bytes]) -> None:
         """Drops the bodies of dead ones; counts and results stay."""
         request = self.book.requests[request_id]
         kept = [sub for sub in request.kept() if sub.grave in graves]
         names = keys.request_keys(request_id)
-        (reply,) = self._send([self._script("drop_dead", names, id="", keep=0, ids=graves)])
-        agree(reply, [b"ok", len(kept), 0], "how many are dropped")
+        (reply,) = self._send([self._script("drop_dead", names, ids=graves)])
+        agree(reply, len(kept), "how many are dropped")
         for sub in kept:
             sub.is_dropped = True
         self._compare(request_id, self._send(self._look(request_id)))

@@ -97,6 +97,7 @@ def _compare_hash(request: Request, values: dict[str, str]) -> None:
         "born": request.born,
         "ended": request.ended,
         "deadline": request.deadline,
+        "reopened": request.reopened,
         "left_out": request.keys.left_out,
         "turn": request.turn,
         "handed": request.handed,

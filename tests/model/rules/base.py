@@ -85,10 +85,10 @@ class Base(RuleBasedStateMachine):
             bodies=self.bodies(size),
         )
 
-    def over(self, request_id: str, chance: int) -> int:
-        """Returns the abandoned life that a new one replaces; 0 = the producer does not name it."""
+    def over(self, request_id: str, chance: int) -> str:
+        """Returns the end of the abandoned life that a new one replaces; "" = it is not named."""
         former = self.book.requests.get(request_id)
-        return former.born if former and former.is_abandoned and chance % 3 else 0
+        return former.ending if former and former.is_abandoned and chance % 3 else ""
 
     # ------------------------------------------------------------------ the choice of requests
 

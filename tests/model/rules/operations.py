@@ -119,10 +119,10 @@ class Operations(Base):
         if any(name in self.book.live for name in (*sources, f"{run}3")):
             return
         sources, width = (sources, 2) if kind == JOIN else (sources[:1], 1 + (kind == GATHER))
-        stops = tuple(bound for _ in sources)
+        on_dead = tuple("stop" if bound else "continue" for _ in sources)
         # No result of the model names a step: all go to the branch if it is the default, or none.
         choices = Choices(("x", "y"), "x" if n % 2 else "") if kind == BRANCH else Choices()
-        feed = Feed(kind, sources, stops, WRAP, "", width, choices)
+        feed = Feed(kind, sources, on_dead, WRAP, "", width, choices)
         extras = f"feed={feed.text}" + ("\nflow=f 3 3 x" if kind == BRANCH else "")
         self.submit_one(f"{run}3", Options(extras=extras), 0, 2 * HOUR)
         for name in sources:

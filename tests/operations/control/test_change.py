@@ -119,14 +119,14 @@ def test_progress_reports_what_was_asked_for(queue: Queue, lane: Lane):
     assert (plain.deadline_ms, plain.time_limit_ms, plain.durable, plain.timeouts) == (
         *(None, None, None, 0),
     )
-    assert plain.parent is None
-    given = {"deadline_ms": 60_000, "time_limit_ms": 2_000, "extras": "parent=r0"}
+    assert plain.by is None
+    given = {"deadline_ms": 60_000, "time_limit_ms": 2_000, "extras": "by=ann"}
     (token,) = lane.start(1, **given)
     held = lane.take(token)
     lane.complete(held, others=[(held.ids[0], "timeout", 0)])
     found = lane.run(request_state.progress("r1"))
     assert found.deadline_ms == lane.now + 60_000
-    assert (found.time_limit_ms, found.timeouts, found.parent) == (2_000, 1, "r0")
+    assert (found.time_limit_ms, found.timeouts, found.by) == (2_000, 1, "ann")
 
 
 def test_repeats_do_not_fill_a_lane_with_tokens(queue: Queue, lane: Lane):

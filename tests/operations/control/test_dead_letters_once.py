@@ -1,4 +1,4 @@
-"""Tests that each dead sub-request of an ended request is requeued once, despite crashes."""
+"""Tests that each dead sub-request is requeued once, despite crashes and others who requeue."""
 
 from __future__ import annotations
 
@@ -7,17 +7,16 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from fairlane.errors import DeadNotFound, RedisFull, RequestEnded, RequestExists
+from fairlane.errors import DeadNotFound, RequestEnded
 from fairlane.model import DeadChoice
-from fairlane.operations import audit
+from fairlane.operations import audit, workers
 from fairlane.operations import dead_letters as dead_module
 from fairlane.operations.dead_letters import requeue_dead
 from fairlane.protocol import keys
-from fairlane.protocol.steps import NextChunk, SingleServer
 from tests.support.operations.stepping import script_of
 from tests.support.run.for_each import for_each
 from tests.support.scripts.dead_letters import ended, running
-from tests.support.scripts.requests import cut, insert, next_slice, numbered, once, settle, work_off
+from tests.support.scripts.requests import cut, insert, numbered, once, settle, work_off
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -28,22 +27,27 @@ if TYPE_CHECKING:
 
 THREE = DeadChoice.of(indexes=range(3))
 ALL = DeadChoice()
-BIG = [b"%d" % i + b"x" * (1 << 19) for i in range(5)]  # more than one chunk
+
+
+@pytest.fixture(autouse=True)
+def two_in_a_call(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A requeue of more than two takes several calls."""
+    monkeypatch.setattr(dead_module, "CALL_REQUEUED", 2)
 
 
 def drive(
     driver: SyncDriver, choice: DeadChoice, before: Callable[[Any], None] = lambda _: None
-) -> tuple[str, int]:
-    """Requeues as in a cluster; `before` gets each step before it runs."""
+) -> int:
+    """Requeues; `before` gets each step before it runs."""
     operation, reply = requeue_dead("r1", choice), None
     while True:
         try:
             step = operation.send(reply)
             before(step)
         except StopIteration as end:
-            new_id, count = end.value
-            return new_id, count
-        reply = None if isinstance(step, SingleServer) else driver.run(once(step))
+            count: int = end.value
+            return count
+        reply = driver.run(once(step))
 
 
 def work_all(driver: SyncDriver, lane: Lane) -> list[bytes]:
@@ -54,158 +58,147 @@ def work_all(driver: SyncDriver, lane: Lane) -> list[bytes]:
     return seen + work_off(driver)
 
 
-def cut_before(driver: SyncDriver, name: str, count: int, choice: DeadChoice = ALL) -> None:
-    """Requeues, and stops as in a crash before the `count`th call of the script `name`."""
-    left = count
+def log(lane: Lane) -> list[bytes | None]:
+    """Returns how often the request had been reopened at each of its ends, by the log."""
+    entries = lane.client.xrange(keys.completed("req"))
+    return [fields.get(b"reopened") for _, fields in entries]
 
-    def stop(step: Any) -> None:
-        nonlocal left
-        left -= script_of(step) == name
-        if not left:
-            raise KeyError(name)
 
-    with pytest.raises(KeyError):
-        drive(driver, choice, stop)
+def release(lane: Lane) -> None:
+    """Lets a request end whose requeue has died, as the reaper does a minute later."""
+    if hold := int(lane.hash().get("hold") or 0):
+        opened = (lane.client.hget(lane.names[2], "opened") or b"").decode()
+        lane.client.hset(lane.names[2], "opened", opened.replace(str(hold), "1"))
+        lane.run(workers.reap_all("req", "r1"))
 
 
 # ------------------------------------------------------------------ crashes and overlaps
 
 
 @for_each("others", [ALL, DeadChoice.of(indexes=[1, 3]), THREE])
-@for_each("steps", range(24))
+@for_each("steps", range(16))
 def test_cut_off_anywhere_another_choice_runs_none_of_them_twice(
-    queue: Queue, lane: Lane, monkeypatch: pytest.MonkeyPatch, steps: int,
-    others: DeadChoice,
-):  # fmt: skip
+    queue: Queue, lane: Lane, steps: int, others: DeadChoice
+):
     """A crash follows any step; the next caller has another choice that overlaps."""
-    monkeypatch.setattr(dead_module, "CALL", 2)
     request = ended(queue, numbered(5))
     cut(lane.driver, requeue_dead("r1", THREE), [], steps)
-    with contextlib.suppress(DeadNotFound):
-        lane.run(requeue_dead("r1", others))
-    lane.run(requeue_dead("r1"))
-    assert sorted(work_all(lane.driver, lane)) == numbered(5)
+    for choice in (others, ALL):
+        with contextlib.suppress(DeadNotFound):
+            lane.run(requeue_dead("r1", choice))
+    seen = work_all(lane.driver, lane)
+    release(lane)
+    assert sorted(seen) == numbered(5)
     assert list(request.dead()) == []
-    assert not [name for name in lane.hash() if name.startswith("claimed:")]
+    assert (request.state(), request.progress().done) == ("done", 5)
+    assert log(lane)[0] is None
+    assert log(lane)[1:] == [b"%d" % number for number in range(1, len(log(lane)))]
 
 
-@pytest.mark.rest
-@for_each("steps", range(24))
+@for_each("steps", range(16))
 @for_each("second", [ALL, DeadChoice.of(indexes=[2, 3, 4])])
 def test_two_concurrent_requeues_with_choices_that_overlap_run_each_once(
-    queue: Queue, monkeypatch: pytest.MonkeyPatch, second: DeadChoice, steps: int
+    queue: Queue, lane: Lane, second: DeadChoice, steps: int
 ):
     """The second caller runs between any two steps of the first one."""
-    monkeypatch.setattr(dead_module, "CALL", 2)
     request = ended(queue, numbered(5))
-    left = steps
+    left, moved = steps, 0
 
     def interrupt(_: Any) -> None:
-        nonlocal left
+        nonlocal left, moved
         left -= 1
         if left == -1:
-            with contextlib.suppress(DeadNotFound, RequestExists):
-                queue.driver.run(requeue_dead("r1", second))
+            with contextlib.suppress(DeadNotFound):
+                count = queue.driver.run(requeue_dead("r1", second))
+                moved += count
 
-    with contextlib.suppress(DeadNotFound, RequestExists):
-        drive(queue.driver, THREE, interrupt)
-    queue.driver.run(requeue_dead("r1"))
-    assert sorted(work_off(queue.driver)) == numbered(5)
-    assert list(request.dead()) == []
-
-
-def others_of(lane: Lane) -> list[str]:
-    """Returns the ids of all requests except r1."""
-    return [key.decode()[5:-1] for key in lane.client.keys("req:*") if key != b"req:{r1}"]
+    with contextlib.suppress(DeadNotFound):
+        count = drive(queue.driver, THREE, interrupt)
+        moved += count
+    moved += queue.driver.run(requeue_dead("r1"))
+    assert (moved, sorted(work_off(queue.driver))) == (5, numbered(5))
+    assert (request.state(), request.progress().dead) == ("done", 0)
+    assert log(lane) == [None, b"1"]
 
 
-def test_a_submission_that_was_cut_off_is_finished_by_any_other(queue: Queue, lane: Lane):
-    request = ended(queue, BIG)
-    cut_before(lane.driver, "append", 2)
-    seen = work_off(lane.driver)
-    assert 0 < len(seen) < 5
-    assert len(list(request.dead())) == 5
-    with pytest.raises(DeadNotFound):
-        lane.run(requeue_dead("r1", DeadChoice.of(indexes=[4])))
-    assert sorted(seen + work_off(lane.driver)) == BIG
-    (new_id,) = others_of(lane)
-    assert lane.run(requeue_dead("r1")) == (new_id, 5)
-    assert list(request.dead()) == []
+@for_each("steps", range(16))
+def test_a_worker_between_any_two_steps_ends_no_repair_twice(queue: Queue, lane: Lane, steps: int):
+    """The request is held while a requeue of several calls goes on."""
+    request = ended(queue, numbered(5))
+    seen: list[bytes] = []
+    left = steps
+
+    def work(_: Any) -> None:
+        nonlocal left
+        left -= 1
+        if left <= 0:
+            seen.extend(work_off(queue.driver))
+
+    assert drive(queue.driver, ALL, work) == 5
+    assert sorted(seen + work_off(queue.driver)) == numbered(5)
+    assert request.state() == "done"
+    assert log(lane) == [None, b"1"]
 
 
-def test_what_a_cancelled_request_settled_does_not_run_again(
-    queue: Queue, lane: Lane, monkeypatch: pytest.MonkeyPatch
-):
-    monkeypatch.setattr(dead_module, "CALL", 2)
-    request = ended(queue, numbered(7))
-    cut_before(lane.driver, "drop_dead", 2)
-    (new_id,) = others_of(lane)
-    held = next_slice(lane.driver, count=2)
-    queue.request(new_id).cancel()
-    with pytest.raises(RequestEnded, match="is being cancelled"):
-        request.requeue_dead()
-    settle(lane.driver, held)
-    cut_before(lane.driver, "drop_dead", 2)
-    again, count = lane.run(requeue_dead("r1"))
-    assert (again != new_id, count) == (True, 3)
-    assert sorted(work_off(lane.driver)) == numbered(5)[2:]
-    assert list(request.dead()) == []
+def test_a_requeue_that_meets_a_cancel_does_not_open_the_request_again(queue: Queue, lane: Lane):
+    request = ended(queue, numbered(5))
+    calls = 0
+
+    def cancel(step: Any) -> None:
+        nonlocal calls
+        calls += script_of(step) == "requeue_dead"
+        if calls == 2:
+            calls += 1
+            request.cancel()
+
+    with pytest.raises(RequestEnded, match=r"was cancelled while .* 2 of them had been"):
+        drive(queue.driver, ALL, cancel)
+    assert request.state() == "cancelled"
+    assert log(lane) == [None, b"1"]
 
 
-def test_an_open_one_that_was_cancelled_keeps_none_from_running(queue: Queue, lane: Lane):
-    """Its submission was cut off, and the auditor abandoned it."""
-    request = ended(queue, BIG)
-    cut_before(lane.driver, "append", 2)
-    seen = work_off(lane.driver)
-    (new_id,) = others_of(lane)
-    assert queue.request(new_id).cancel("abandoned")
-    again, count = lane.run(requeue_dead("r1"))
-    assert (again != new_id, count) == (True, 5 - len(seen))
-    assert sorted(seen + work_off(lane.driver)) == BIG
-    assert list(request.dead()) == []
+@for_each("what", ["ended again", "given up"])
+def test_what_changes_before_the_first_call_is_seen(queue: Queue, lane: Lane, what: str):
+    """Another caller has opened it, and it has ended; or the auditor gave up the intent."""
+    request = ended(queue, numbered(3))
+    is_first = True
 
+    def change(step: Any) -> None:
+        nonlocal is_first
+        if script_of(step) == "requeue_dead" and is_first:
+            is_first = False
+            if what == "ended again":
+                request.requeue_dead(indexes=[0])
+                work_off(queue.driver)
+            else:
+                score = lane.client.zscore(keys.active("req"), "r1")
+                lane.run(workers.look_at("req", "r1", str(score), lane.now))
 
-def test_a_full_redis_takes_back_nothing_that_may_have_run(queue: Queue, lane: Lane):
-    """The submission of the new request stays open for a repeat."""
-    ended(queue, BIG)
-    operation = requeue_dead("r1")
-    step = operation.send(None)
-    while script_of(step) != "append":
-        step = operation.send(None if isinstance(step, SingleServer) else lane.run(once(step)))
-    seen = work_off(lane.driver)
-    with pytest.raises(RedisFull):
-        operation.throw(RedisFull("full"))
-    assert [queue.request(one).state() for one in others_of(lane)] == ["active"]
-    assert lane.run(requeue_dead("r1"))[1] == 5
-    assert sorted(seen + work_off(lane.driver)) == BIG
+    moved = drive(queue.driver, DeadChoice.of(indexes=[1, 2]), change)
+    work_off(queue.driver)
+    assert (moved, request.state()) == (2, "done")
+    assert log(lane) == ([None, b"1", b"2"] if what == "ended again" else [None, b"1"])
 
 
 # ------------------------------------------------------------------ lost replies
 
 
-def twice(driver: SyncDriver, choice: DeadChoice) -> tuple[str, int]:
+def twice(driver: SyncDriver, choice: DeadChoice) -> int:
     """Requeues, and sends every step twice, because the first reply is lost."""
-    lost = []
-
-    def before(step: Any) -> None:
-        if not isinstance(step, (SingleServer, NextChunk)):
-            lost.append(driver.run(once(step)))
-
-    return drive(driver, choice, before)
+    return drive(driver, choice, lambda step: driver.run(once(step)))
 
 
-def test_lost_replies_after_the_end_change_no_answer(queue: Queue, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(dead_module, "CALL", 2)
+def test_lost_replies_after_the_end_change_no_answer(queue: Queue, lane: Lane):
     ended(queue, numbered(5))
-    new_id, count = twice(queue.driver, ALL)
-    assert (new_id != "r1", count) == (True, 5)
-    assert queue.driver.run(requeue_dead("r1")) == (new_id, 5)
+    assert twice(queue.driver, ALL) == 5
+    assert queue.driver.run(requeue_dead("r1")) == 0
     assert sorted(work_off(queue.driver)) == numbered(5)
+    assert log(lane) == [None, b"1"]
 
 
 def test_lost_replies_before_the_end_change_no_answer(queue: Queue):
     request, held = running(queue)
-    assert twice(queue.driver, ALL) == ("r1", 1)
+    assert twice(queue.driver, ALL) == 1
     held.entries = held.entries[1:]
     settle(queue.driver, held)
     assert work_off(queue.driver) == [b"b0"]
@@ -227,4 +220,4 @@ def test_a_lost_reply_after_which_the_request_ended_is_found(queue: Queue):
             work_off(queue.driver)
             assert request.state() == "done"
 
-    assert drive(queue.driver, ALL, before) == ("r1", 1)
+    assert drive(queue.driver, ALL, before) == 1

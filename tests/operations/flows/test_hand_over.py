@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from fairlane import Change, settings
-from fairlane.errors import FairlaneError, RequestEnded, RequestLost
+from fairlane.errors import FairlaneError, InvalidArgument, RequestEnded, RequestLost
 from fairlane.operations import hand_over as hand_overs
 from fairlane.operations import request_checks, workers
 from fairlane.operations.completion import parse_results
@@ -23,6 +23,7 @@ from tests.operations.flows.parts import (
     THIRD,
     bodies_of,
     counts,
+    drain,
     kept,
     lose_what_was_not_sent,
     put_cursor_ahead,
@@ -35,6 +36,7 @@ from tests.operations.flows.parts import (
 from tests.support.operations.lost_replies import settle, take
 from tests.support.operations.stepping import cut_off
 from tests.support.processes.workers import broken
+from tests.support.run.for_each import for_each
 from tests.support.scripts.requests import HOUR, numbered
 from tests.support.wait import wait_until
 
@@ -141,6 +143,67 @@ def test_a_dead_sub_request_cancels_a_flow_that_stops(plain: Any, queue: Queue):
     assert plain.run(flow_state("r")) == "cancelled"
     for name in (FIRST, SECOND, THIRD):
         assert queue.request(name).progress().reason == "flow: request r.1 has dead sub-requests"
+
+
+HELD = Flow("access").step("check", limit=2, on_dead="hold").step("notify")
+
+
+def test_a_step_that_is_held_gets_the_repaired_results(plain: Any, queue: Queue):
+    start(plain, HELD)
+    work(plain, "dead", "", "dead", "")
+    assert queue.request(FIRST).state() == "done"
+    assert [plain.run(hand_over(SECOND)) for _ in range(2)] == [(2, False), (0, False)]
+    assert queue.request(FIRST).requeue_dead(indexes=[0]) == 1
+    assert plain.run(hand_over(SECOND)) == (0, False)
+    drain(plain)
+    assert plain.run(hand_over(SECOND)) == (1, False)
+    queue.request(FIRST).requeue_dead()
+    work_off(plain)
+    assert counts(plain) == [("check", "done", 4, 4, 0), ("notify", "done", 4, 4, 0)]
+
+
+def test_a_step_that_is_held_goes_on_without_what_is_dropped(plain: Any, queue: Queue):
+    start(plain, HELD)
+    work(plain, "dead", "", "", "")
+    assert plain.run(hand_over(SECOND)) == (3, False)
+    assert queue.request(FIRST).drop_dead() == 1
+    assert plain.run(hand_over(SECOND)).is_over
+    work_off(plain)
+    assert counts(plain)[1] == ("notify", "done", 3, 3, 0)
+
+
+def test_a_step_is_not_sealed_if_its_source_was_repaired_since_it_was_read(
+    plain: Any, queue: Queue
+):
+    """The source is opened again, and ends, while the leader reads its results."""
+    start(plain, HELD)
+    work(plain, "dead", "", "", "")
+    operation = hand_over(SECOND)
+    step = operation.send(None)
+    for _ in range(2):
+        step = operation.send(plain.do(step))
+    queue.request(FIRST).requeue_dead()  # it has read that the source has ended
+    drain(plain)
+    assert queue.request(FIRST).progress().outcome == "repaired"
+    assert not plain.run(rest_of(operation, step)).is_over
+    work_off(plain)
+    assert counts(plain)[1] == ("notify", "done", 4, 4, 0)
+
+
+@for_each(
+    "flow, problem",
+    [
+        (lambda: Flow("f").step("a", on_dead="hold"), "no step follows it"),
+        (lambda: Flow("f").step("a", on_dead="hold").step("b", gathers=2), "into one body"),
+        (
+            lambda: Flow("f").step("a").children("b", "c", on_dead="hold").step("d"),
+            "into one body",
+        ),
+    ],
+)
+def test_hold_is_refused_where_nothing_could_be_repaired(flow: Any, problem: str):
+    with pytest.raises(InvalidArgument, match=problem):
+        flow().plan("req", "r", {})
 
 
 def test_a_step_is_cancelled_if_the_one_before_it_was(plain: Any, queue: Queue):

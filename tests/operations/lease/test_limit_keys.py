@@ -278,28 +278,24 @@ def test_a_tick_of_a_schedule_uses_the_limit_in_force(queue: Queue, lane: Lane):
     queue.schedules.remove("s")
 
 
-def test_a_requeue_uses_the_limit_in_force(queue: Queue, lane: Lane):
-    request = queue.submit_request(["a"], id="r1", limits={"x": 1}, attempts=1)
-    take(queue)[0].dead("no")
-    queue.set_key("x", 5)
-    again = request.requeue_dead()
-    assert again.progress().limits == {"x": 5}
-    assert names(take(queue)) == [again.id]
-
-
-def test_a_requeue_in_a_spread_queue_is_refused_before_anything_is_claimed(
-    queue: Queue, lane: Lane
-):
-    request = queue.submit_request(["a"], id="r1", limits={"x": 1}, attempts=1)
-    take(queue)[0].dead("no")
-    lane.client.hset(keys.conf("req"), "shards", "1,2")
-    before = lane.client.hgetall(keys.request_hash("r1"))
-    with pytest.raises(InvalidArgument, match="queue req is spread over shards, which have no"):
-        request.requeue_dead()
-    assert lane.client.hgetall(keys.request_hash("r1")) == before
-    lane.client.hdel(keys.conf("req"), "shards")
-    assert names(take(queue)) == [] == [*request.dead()][1:]
-    request.requeue_dead()
+def test_a_request_that_is_reopened_takes_its_keys_again(queue: Queue, lane: Lane):
+    """It takes them at acquire, with the limit in force; at its next end it gives them back."""
+    request = queue.submit_request(["a", "b"], id="r1", limits={"x": 1}, attempts=1)
+    for _ in range(2):
+        take(queue)[0].dead("no")
+    queue.set_key("x", 2)
+    assert queue.key("x").holders == ()
+    assert request.requeue_dead() == 2
+    queue.submit_request(["c"], id="r2", limits={"x": 2})
+    held = [*take(queue), *take(queue)]
+    assert len(names(held)) == 2
+    assert take(queue) == []
+    for one in held:
+        one.done()
+    for one in take(queue):
+        one.done()
+    assert request.progress().outcome == "repaired"
+    assert queue.key("x").holders == ()
 
 
 def test_the_audit_checks_many_entries_in_several_calls(queue: Queue, lane: Lane):

@@ -337,3 +337,24 @@ def test_a_request_that_lost_its_place_takes_it_again(queue: Queue, lane: Lane):
     lane.client.zrem(keys.limit_key("req", "!chat"), "r0")
     assert names(take(queue)) == ["r0"]
     assert places(lane)[0] == "r0"
+
+
+@for_each("on_dead", ["go_on", "stop"])
+def test_a_request_that_is_repaired_has_its_former_place(queue: Queue, lane: Lane, on_dead: str):
+    """So it comes before those that have not started; one that runs ends first."""
+    ids = [f"{on_dead}{n}" for n in range(3)]
+    for name in ids:
+        queue.submit_request(["a"], id=name, order_key=on_dead, order_on_dead=on_dead)
+    take_one(queue).dead("no")
+    running = take(queue)
+    assert names(running) == ([ids[1]] if on_dead == "go_on" else [])
+    assert queue.request(ids[0]).requeue_dead() == 1
+    for one in running:
+        assert take(queue) == []
+        one.done(b"")
+    began = []
+    while one_more := take(queue):
+        began += names(one_more)
+        one_more[0].done(b"")
+    assert began == [name for name in ids if name not in names(running)]
+    assert names_in_use_now(queue) == []

@@ -326,6 +326,23 @@ def test_one_check_takes_back_all_of_a_request_in_bounded_calls(bites: int, reap
     assert steps == ["reap", "1 insert_tokens"] * reaps + ["reschedule_active"]
 
 
+def test_another_end_between_the_reap_and_the_mark_is_left_to_the_next_look(lane: Lane):
+    """The request was reopened, and the worker that ended it again died before it logged that."""
+
+    def end_again(name: str) -> None:
+        if name == "abandon":
+            lane.client.hset(lane.names[2], "opened", "1:9-0:0::")
+
+    lane.complete(lane.take(lane.start(1)[0]))
+    score = lane.client.zscore(ACTIVE, "r1") or 0
+    lane.client.zadd(ACTIVE, {"r1": score})
+    looking = workers.look_at("req", "r1", str(score), lane.now)
+    assert watch(lane.driver, looking, end_again)[0] is False
+    lane.client.zadd(ACTIVE, {"r1": score}, nx=True)
+    assert look(lane, lane.now) is False
+    assert lane.client.xlen(keys.completed("req")) == 2
+
+
 def test_an_end_between_the_reap_and_the_mark_is_left_to_the_next_look(lane: Lane):
     """An empty request ends as it is submitted. Its producer died before it logged that."""
 

@@ -275,7 +275,7 @@ def test_the_dead_of_many_requests_run_again(queue: Queue, redis_client: redis.R
         settle_as(driver, take(driver), verdict="dead")
     put(driver, 1, "r3")
     assert change(queue, Change.requeue_dead()).changed == 2
-    assert change(queue, Change.requeue_dead(), ids=["r1"]) == ChangeReport(changed=1, dead=1)
+    assert change(queue, Change.requeue_dead(), ids=["r1"]) == ChangeReport(ended=1)
     assert len(queue.select(Change.requeue_dead(), everything=True)) == 0
     assert sorted(work_off(queue.driver)) == [b"b0"] * 3
 

@@ -125,7 +125,7 @@ def test_a_request_without_it_pays_nothing(queue: Queue, redis_client: redis.Red
     new = NewRequest("r1", Policy(), Digest(Policy()), [])
     new.begin([b"a", b"b"])
     (call,) = enqueue_calls([(new, Intent(1, "0"))])
-    assert (len(call.keys), call.args[-3:]) == (10, [b"0", b"a", b"b"])
+    assert (len(call.keys), call.args[-3:]) == (10, ["", b"a", b"b"])
     assert submit_call([new]).args[-3:] == [b"2", b"a", b"b"]
 
 

@@ -440,9 +440,9 @@ def test_the_digest_is_of_bytes_that_any_language_can_write():
     """It uses netstrings of the terms, then a link for each chunk: see Digest."""
     policy = Policy(
         queue="q", limit=3, priority=7, attempts=2, backoff_ms=(5, 6), lease_ms=2_000,
-        retain_ms=3_600_000, time_limit_ms=8, durable=1, deadline_ms=9, parent="r0",
+        retain_ms=3_600_000, time_limit_ms=8, durable=1, deadline_ms=9, tags=("r0",),
     )  # fmt: skip
-    head = b"18:fairlane request 1,1:q,28:3:7:2:5:6:2000:3600000:8:1:9,9:parent=r0,"
+    head = b"18:fairlane request 1,1:q,28:3:7:2:5:6:2000:3600000:8:1:9,7:tags=r0,"
     first = sha256(b"%d:%b," % (len(head), head) + b"\x02\0\0\0" + b"\0\0\0\0" + b"ab").digest()[
         :16
     ]

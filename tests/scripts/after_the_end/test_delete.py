@@ -9,7 +9,7 @@ import pytest
 from fairlane import settings
 from fairlane.operations.tokens import retire
 from fairlane.protocol import keys
-from tests.scripts.after_the_end.test_claim_dead import claim, ended
+from tests.scripts.after_the_end.test_reopen import ended
 from tests.support.run.for_each import for_each
 from tests.support.scripts.requests import HOUR, once
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 def delete(lane: Lane, **changed: Any) -> list[Any]:
-    given = {"born": lane.hash().get("born", 0), "seen": lane.now, "ttl": HOUR}
+    given = {"ending": lane.hash().get("born", 0), "seen": lane.now, "ttl": HOUR}
     beside = (keys.unique_ids, keys.owner, keys.of_flow, keys.fed)
     names = (*lane.names, *(name(lane.id) for name in beside))
     reply: list[Any] = lane.call("delete", names, **(given | changed))
@@ -57,7 +57,7 @@ def test_deleted_twice_is_once(lane: Lane):
     born = lane.number("born")
     delete(lane)
     with lane.unchanged():
-        assert delete(lane, born=born) == [b"gone"]
+        assert delete(lane, ending=born) == [b"gone"]
 
 
 def test_what_was_never_there_is_gone(lane: Lane):
@@ -84,15 +84,26 @@ def test_a_request_that_has_not_ended_stays(lane: Lane, way: str):
 def test_another_life_of_the_id_stays(lane: Lane):
     ended(lane)
     with lane.unchanged():
-        assert delete(lane, born=lane.number("born") - 1) == [b"other"]
+        assert delete(lane, ending=lane.number("born") - 1) == [b"other"]
 
 
-def test_a_request_whose_dead_are_being_requeued_stays(lane: Lane):
-    """The bodies are on their way to another request."""
+def test_an_ending_that_is_not_the_one_that_was_logged_stays(lane: Lane):
+    """The request was reopened since, and its next end may not be in the log."""
+    ended(lane)
+    born = lane.hash()["born"]
+    lane.client.hset(lane.names[2], "opened", "2:9-0:0::")
+    for other in (born, f"{born}|1", f"{born}|3"):
+        with lane.unchanged():
+            assert delete(lane, ending=other) == [b"alive"]
+    assert delete(lane, ending=f"{born}|2") == [b"ok"]
+
+
+def test_a_request_that_was_reopened_stays(lane: Lane):
     ids = ended(lane)
-    assert claim(lane, ids, expected=len(ids)) == [b"ok"]
+    born = lane.hash()["born"]
+    lane.reopen(ids)
     with lane.unchanged():
-        assert delete(lane) == [b"claimed"]
+        assert delete(lane, ending=born) == [b"alive"]
 
 
 def test_a_late_copy_of_the_submission_begins_no_new_life(lane: Lane):

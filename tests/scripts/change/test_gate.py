@@ -74,7 +74,7 @@ def test_a_delay_ends_no_later_than_the_deadline_lets_it(lane: Lane):
         "tags=",
         "tags=,a",
         "tenant=a b",
-        "parent=a{b}",
+        "by=a{b}",
         "rates=1 = 10 5",
         "rates=x",
         "DELAY=1",

@@ -213,7 +213,7 @@ def test_a_deletion_frees_the_ids(made: Distinct):
     made.lane.cancel()
     assert made.known() == 1
     names = (*made.names, b"txn:{r1}", b"flow:{r1}", b"fed:{r1}")
-    own = {"born": made.lane.number("born"), "seen": 0, "ttl": HOUR}
+    own = {"ending": made.lane.number("born"), "seen": 0, "ttl": HOUR}
     assert made.lane.call("delete", names, **own) == [b"ok"]
     assert made.lane.client.exists(made.ids) == 0
 

@@ -103,7 +103,7 @@ def forget(lane: Lane) -> None:
                 "deadline_ms": 5_000,
                 "time_limit_ms": 7,
                 "durable": 1,
-                "extras": "parent=r0",
+                "extras": "by=r0",
                 "grace": 9,
             },
         ),

@@ -192,7 +192,7 @@ def test_without_a_bound_what_was_counted_is_forgotten(lane: Lane):
 
 def log(lane: Lane, request_id: str, born: int = 7) -> int:
     names = (ACTIVE, keys.logged("req"), keys.completed("req"), *BOUND)
-    ending = [request_id, "done", born, 6, 6, 0, 0, 9, 5, "", HOUR]
+    ending = [request_id, "done", born, 6, 6, 0, 0, 9, 5, "", HOUR, ""]
     return int(lane.call("retire", names, least=1, longest=1, most=10, endings=ending))
 
 

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from tests.scripts.calls import ENDING, FIRST, NEW, RUNNING, accepted, three_requests
+from tests.scripts.calls import ENDING, FIRST, RUNNING, accepted, three_requests
 from tests.support.run.for_each import for_each
 from tests.support.scripts.requests import POLICY, with_policy
 
@@ -55,9 +55,6 @@ MALFORMED: list[tuple[str, str, list[dict[str, Any]]]] = [
     ("change_shards", "BADSHARDS", each("shards", *SHARDS)),
     ("charge_turns", "BADARGUMENT", each("rows", [5, "1:a", 1, 1] * 251)),
     ("claim_messages", "BADCOUNT", each("most", 0, -1, 1001, "many")),
-    ("claim_dead", "claim_dead wants", [{"choice": "not hex"}, {"choice": ""}, {"id": ""}]),
-    ("claim_dead", "claim_dead wants", [{"expected": ""}]),
-    ("claim_dead", "dead entries", each("ids", ["x"], ["1-1"] * 1001)),
     ("take_turns", "BADARGUMENT", each("count", "many", 0, 1001)),
     ("complete", "BADVERDICT", each("done", "x", -1, 1001, 2)),
     ("complete", "BADVERDICT", [{"done": 1001, "verdicts": ["x"] * 3003}]),
@@ -66,12 +63,11 @@ MALFORMED: list[tuple[str, str, list[dict[str, Any]]]] = [
         ("complete", "BADVERDICT", [{"done": 0, "verdicts": verdict}])
         for verdict in WRONG_VERDICTS
     ),
-    ("delete", "BADARGUMENT", [{"born": "x"}, {"seen": ""}, {"ttl": "x"}, {"ttl": 0}]),
+    ("delete", "BADARGUMENT", [{"ending": "x"}, {"seen": ""}, {"ttl": "x"}, {"ttl": 0}]),
     ("discard", "born", [{"born": "x"}]),
     ("discard", "seen", [{"seen": "x"}]),
     ("discard", "ttl", [{"ttl": "x"}]),
     ("drop_active", "BADARGUMENT", [{"most": "x"}]),
-    ("drop_dead", "drop_dead wants", [{"keep": ""}, {"keep": -1, "id": NEW}, {"keep": 1}]),
     ("drop_dead", "dead entries", each("ids", ["x"], ["1-1"] * 1001)),
     ("claim_ticks", "BADARGUMENT", [*each("skip", "x", -1), *each("most", "", 0)]),
     ("due_schedules", "BADARGUMENT", [*each("skip", "x", -1), *each("most", "", -1)]),
@@ -80,7 +76,7 @@ MALFORMED: list[tuple[str, str, list[dict[str, Any]]]] = [
     ("enqueue", "BADLIMIT", each("limit", *LIMITS)),
     ("enqueue", "BADARGUMENT", [{name: "soon"} for name in ("open_ms", *POLICY[2:])]),
     ("enqueue", "BADARGUMENT", each("policy", "3:5:", ":".join("3" * 9), ":".join("3" * 11))),
-    ("enqueue", "intent and over", [{"intent": "x"}, {"over": "x"}]),
+    ("enqueue", "a number for intent", [{"intent": "x"}]),
     ("enqueue", "BADSHARDS", each("shards", *SHARDS)),
     ("enqueue", "BADCHUNK", each("bodies", [b""] * 1001)),
     ("expire_leftovers", "BADARGUMENT", each("ttl", "long", 0, -1)),
@@ -132,15 +128,17 @@ MALFORMED: list[tuple[str, str, list[dict[str, Any]]]] = [
     ("rate_queue", "BADARGUMENT", each("interval", -1, 0, 1.5, "x", "", 86_400_000_001)),
     ("rate_queue", "BADARGUMENT", each("burst", -1, 0, 1.5, "x", "", 1_000_001)),
     ("report_backlog", "BADARGUMENT", each("rows", ["r1", 1, 2, 3] * 251)),
-    ("requeue_dead", "an op of hex digits", [{"op": "x.*"}]),
+    ("requeue_dead", "an op and a holder", [{"op": "x.*"}, {"holder": "x"}, {"holder": ""}]),
+    ("requeue_dead", "wants an ending", [{"ending": "x"}, {"intent": "x"}, {"by": "a b"}]),
+    ("requeue_dead", "wants an ending", each("shards", "x", "1 2")),
     ("requeue_dead", "dead entries", each("ids", ["x"], ["1"], ["1-1", "+"], ["1-1"] * 1001)),
     ("reschedule_active", "BADARGUMENT", each("rows", [RUNNING, 1, 2, "r2", 1, "x"])),
     ("reschedule_active", "BADARGUMENT", each("rows", [RUNNING, 1], [RUNNING, 1, 2, "r2"])),
     ("reschedule_active", "BADARGUMENT", each("rows", ["r2", 1, 2] * 301)),
     ("restore_active", "BADARGUMENT", each("due", "", "soon")),
     ("retire", "BADARGUMENT", [{"least": "x"}, {"longest": "x"}, {"most": "x"}]),
-    ("retire", "BADARGUMENT", each("endings", [], ENDING + ENDING[:10], ENDING * 81)),
-    ("retire", "BADARGUMENT", each("endings", [*ENDING, *ENDING[:10], "x"])),
+    ("retire", "BADARGUMENT", each("endings", [], ENDING + ENDING[:11], ENDING * 76)),
+    ("retire", "BADARGUMENT", each("endings", [*ENDING, *ENDING[:10], "x", ""])),
     ("seal", "BADARGUMENT", [{"chunks": "many"}]),
     ("set_deadline", "BADARGUMENT", each("deadline_ms", "", "x", -1, 0.5, 366 * 86_400_000 + 1)),
     ("set_limit", "BADLIMIT a whole number from 1 to 10000", each("limit", *LIMITS)),

@@ -15,11 +15,11 @@ if TYPE_CHECKING:
     from tests.support.scripts.requests import Lane
 
 GONE = (
-    *("acquire", "append", "cancel", "change_shards", "claim_dead", "complete", "confirm"),
+    *("acquire", "append", "cancel", "change_shards", "complete", "confirm"),
     *("extend", "glance", "pause", "reap", "requeue_dead", "resume", "seal"),
     *("set_deadline", "set_limit", "set_priority", "set_rate", "set_share", "set_time_limit"),
 )
-ENDED = ({*GONE} - {"claim_dead", "confirm", "extend"}) | {"discard"}
+ENDED = ({*GONE} - {"confirm", "extend"}) | {"discard"}
 
 
 def made(lane: Lane) -> dict[str, dict[str, Any]]:

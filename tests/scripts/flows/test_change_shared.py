@@ -136,7 +136,7 @@ def test_another_life_of_the_request_begins_without_it(first: Lane):
     first.request("cancel", reason="why")
     born = int(first.hash()["born"])
     beside = (keys.unique_ids("r1"), keys.owner("r1"), keys.of_flow("r1"), keys.fed("r1"))
-    first.call("delete", (*first.names, *beside), born=born, seen=0, ttl=HOUR)
+    first.call("delete", (*first.names, *beside), ending=born, seen=0, ttl=HOUR)
     assert stored(first) == {}
     assert change(first, "set", "n", "1") == [b"gone"]
 

@@ -38,7 +38,7 @@ def test_the_last_complete_ends_the_request_with_one_publish(lane: Lane, redis_c
         word, summary = lane.complete(helds[1])
         assert published() == [b"done"]
     assert word == b"ended"
-    assert summary == [b"done", lane.now - 500, 2, 2, 0, 0, lane.now, 5, b"", HOUR]
+    assert summary == [b"done", lane.now - 500, 2, 2, 0, 0, lane.now, 5, b"", HOUR, b""]
     stored = lane.dump()
     assert set(stored) == {b"req:{r1}", b"out:{r1}"}
     assert all(has_ttl for _, has_ttl in stored.values())

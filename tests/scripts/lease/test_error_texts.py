@@ -83,10 +83,10 @@ def test_a_requeued_sub_request_takes_its_error_along(lane: Lane):
     held = lane.begin(3, limit=1, open_ms=3_600_000)
     bury(lane, held, ["same", "other", "same"])
     first, second, third = lane.dead_ids()
-    lane.call("requeue_dead", lane.names, op=lane.new_op(), ids=[first, second])
+    lane.requeue([first, second])
     assert kept(lane) == ["same"]
     assert [one["error"] for one in lane.dead()] == ["same"]
-    lane.call("requeue_dead", lane.names, op=lane.new_op(), ids=[third])
+    lane.requeue([third])
     assert not lane.client.exists(lane.names[9])
 
 
@@ -94,23 +94,13 @@ def test_a_dropped_sub_request_takes_its_error_along_once(lane: Lane):
     held = lane.begin(3, limit=1)
     bury(lane, held, ["same", "other", "same"])
     first, second, third = lane.dead_ids()
-    drop = {"id": "", "keep": 0}
-    assert lane.call("drop_dead", lane.names, **drop, ids=[first, second, first])[1] == 2
+    assert lane.call("drop_dead", lane.names, ids=[first, second, first]) == 2
     assert kept(lane) == ["same"]
     assert texts(lane)["bytes"] == "4"
-    assert lane.call("drop_dead", lane.names, **drop, ids=[first])[1] == 0
+    assert lane.call("drop_dead", lane.names, ids=[first]) == 0
     assert kept(lane) == ["same"]
-    assert lane.call("drop_dead", lane.names, **drop, ids=[third])[1] == 1
+    assert lane.call("drop_dead", lane.names, ids=[third]) == 1
     assert not lane.client.exists(lane.names[9])
-
-
-def test_what_a_new_request_takes_over_keeps_its_error_for_the_results(lane: Lane):
-    held = lane.begin(1, limit=1)
-    bury(lane, held, ["why"])
-    ids = lane.dead_ids()
-    lane.call("claim_dead", lane.names, id="new", choice="ab", expected=1, ids=ids)
-    assert lane.call("drop_dead", lane.names, id="new", keep=0, ids=ids)[1] == 1
-    assert lane.results() == {0: ("x", 1, b"why")}
 
 
 def test_the_errors_live_as_long_as_the_results(lane: Lane):

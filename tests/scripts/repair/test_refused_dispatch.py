@@ -18,7 +18,7 @@ pytestmark = pytest.mark.any_command
 ACTIVE, DELAYED, LANES = keys.active("req"), keys.delayed("req"), keys.lanes("req")
 TURNS = keys.turns("req")
 LOG = (ACTIVE, keys.logged("req"), keys.completed("req"), *keys.bound("req"))
-SUMMARY = ["done", 1, 1, 1, 0, 0, 2, 5, "", 9]
+SUMMARY = ["done", 1, 1, 1, 0, 0, 2, 5, "", 9, ""]
 
 
 def promote(lane: Lane) -> Any:

@@ -11,6 +11,7 @@ pytest.importorskip("pyspark")
 
 from fairlane.arrow import stream_ranges
 from fairlane.arrow.columns import batch_of, columns_of, completion_row, ending_columns
+from fairlane.arrow.stream_ranges import Ended, EndedOpening, StreamRange
 from fairlane.errors import RequestNotFound
 from fairlane.operations.request_state import completion
 from fairlane.spark.source.columns import arrow_of, struct_of
@@ -106,7 +107,8 @@ def test_records_of_ended_requests(driver: SyncDriver):
     world.submit("r2", 3)
     (ending,) = world.queue.completions("0", follow=False)
     lives = [("r1", ending.submitted_ms), ("r1", 5), ("r2", 5), ("absent", 5)]
-    assert driver.run(stream_ranges.ended_requests(lives)) == [(7, False), None, None, None]
+    openings = [EndedOpening(*life) for life in lives]
+    assert driver.run(stream_ranges.ended_requests(openings)) == [Ended(7, False), None, None, None]
 
 
 def test_whole_streams_are_those_of_the_lives_that_are_named(driver: SyncDriver):
@@ -115,12 +117,13 @@ def test_whole_streams_are_those_of_the_lives_that_are_named(driver: SyncDriver)
         world.submit(name, 3, limit=7, attempts=2)
         world.work_off(dead=[1])
     born = {one.id: one.submitted_ms for one in world.queue.completions("0", follow=False)}
-    lives = [("r1", born["r1"]), ("r2", 5), ("absent", 5), ("r2", born["r2"])]
+    named = [("r1", born["r1"]), ("r2", 5), ("absent", 5), ("r2", born["r2"])]
+    lives = [EndedOpening(*one) for one in named]
     results = driver.run(stream_ranges.whole_results(lives))
-    assert [record for _, record in results] == [(7, False), None, None, (7, False)]
+    assert [record for _, record in results] == [Ended(7, False), None, None, Ended(7, False)]
     assert [bool(entries) for entries, _ in results] == [True, False, False, True]
     dead = driver.run(stream_ranges.whole_dead(lives))
-    assert [record for _, record in dead] == [(7, False), None, None, (7, False)]
+    assert [record for _, record in dead] == [Ended(7, False), None, None, Ended(7, False)]
     found = [[(one.index, one.error, one.body) for one in died] for died, _ in dead]
     assert found == [[(1, "it is rejected", b"1")], [], [], [(1, "it is rejected", b"1")]]
     assert driver.run(stream_ranges.whole_results([])) == []
@@ -179,3 +182,20 @@ def test_spans_of_streams(driver: SyncDriver):
     )
     assert [one.index for one in found] == [1]
     assert rest is None
+
+
+def test_each_opening_has_what_was_settled_in_it(driver: SyncDriver):
+    world = World(driver)
+    world.submit("r1", 3, attempts=2)
+    world.work_off(dead=[1, 2])
+    for index in (1, 2):
+        world.queue.request("r1").requeue_dead(indexes=[index])
+        world.work_off()
+    entries, _ = driver.run(stream_ranges.log_entries("req", StreamRange("-", "+")))
+    openings = [*map(stream_ranges.opening_of, entries)]
+    assert [one.reopened for one in openings] == [0, 1, 2]
+    found = driver.run(stream_ranges.whole_results(openings))
+    heads = [[fields[2].split(b":")[:2] for _, fields in read] for read, _ in found]
+    assert heads[1:] == [[[b"1", b"d"]], [[b"2", b"d"]]]
+    assert [head for head in heads[0] if head[1] != b"d"] == []
+    assert driver.run(stream_ranges.whole_dead(openings))[2][0] == []

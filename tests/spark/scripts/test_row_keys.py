@@ -80,7 +80,7 @@ def test_they_stay_as_long_as_the_results(sink: Sink):
     reply = staged(sink, [b"a", b"b"], keep="1")
     held = lane.take(toks(reply[1])[0])
     lane.complete(held, held.ids[1:], [(held.ids[0], "dead", 0)])
-    lane.call("requeue_dead", lane.names, op="ab", ids=lane.dead_ids())
+    lane.requeue()
     kept = keys.errors(lane.id)
     assert sorted(lane.client.hkeys(kept)) == [b"b0", b"b1", b"bytes", b"k0"]
     assert lane.client.pttl(kept) == -1

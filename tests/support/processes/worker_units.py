@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 LANE = b"{req}:5"
 POPPED = Popped(LANE, [b"r1#0.3"])
-SUMMARY = [b"done", 1, 3, 3, 0, 0, 9, 5, b"", 3_600_000]
+SUMMARY = [b"done", 1, 3, 3, 0, 0, 9, 5, b"", 3_600_000, b""]
 TOKENS = (b"5", b"1.4", 0)
 MORE = [b"5", b"2.9", 250]
 

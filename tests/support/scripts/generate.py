@@ -86,8 +86,9 @@ TYPES: dict[str, str] = {
     ),
     **dict.fromkeys(
         (
-            *("chain", "chore", "cursor", "epoch", "fence", "former", "host", "manifest", "pid"),
-            *("rate", "rates", "resumed", "rolled", "score", "shards", "since", "state", "text"),
+            *("chain", "chore", "cursor", "ending", "epoch", "fence", "former", "host", "manifest"),
+            *("pid", "rate", "rates", "resumed", "rolled", "score", "shards", "since", "state"),
+            "text",
             *("watched",),
         ),
         "bytes",

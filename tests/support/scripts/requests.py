@@ -13,7 +13,7 @@ from fairlane.model import Verdict, result_head
 from fairlane.operations import lease, tokens
 from fairlane.operations.tokens import follow_up
 from fairlane.protocol import keys, scripts
-from fairlane.protocol.lua import Dialect, Library, library
+from fairlane.protocol.lua import Dialect, Library, ending_name, library
 from fairlane.protocol.request_hash import PACKED, unpacked
 from fairlane.protocol.steps import Batch, Command, NextChunk, SingleServer, forward
 from tests.support.scripts.called import called
@@ -385,11 +385,22 @@ class Lane:
         return self.request("set_priority", priority=priority)
 
     def requeue(
-        self, ids: list[bytes] | list[str] | None = None, *, op: str | None = None
+        self,
+        ids: list[bytes] | list[str] | None = None,
+        *,
+        op: str | None = None,
+        **given: int | str,
     ) -> list[Any]:
-        """Requeues dead sub-requests, by default all of them."""
+        """Requeues dead sub-requests, by default all of them; as if the request ran."""
         chosen = self.dead_ids() if ids is None else ids
-        return self.request("requeue_dead", op=op or self.new_op(), ids=chosen)
+        plain = {"ending": "", "intent": 0, "shards": "", "holder": "ab", "more": "", "by": ""}
+        return self.request("requeue_dead", op=op or self.new_op(), ids=chosen, **(plain | given))
+
+    def reopen(self, ids: list[bytes] | list[str] | None = None, **given: Any) -> list[Any]:
+        """Requeues dead sub-requests of the ended request, whose end counts as logged."""
+        ending = ending_name(self.hash().get("born", ""), self.hash().get("reopened", ""))
+        known: dict[str, Any] = {"ending": ending, "intent": self.now}
+        return self.requeue(ids, **(known | given))
 
     def list_dead(self, after: bytes | str = "", count: int | str = 1000) -> list[list[Any]]:
         """Returns one page of the dead sub-requests without their bodies."""

@@ -95,10 +95,13 @@ def test_a_request_is_submitted_taken_and_settled(serving: Serving):
     assert events.endswith("event: end\ndata: {}\n\n")
     (dead,) = serving.curl(f"/v1/requests/{name}/dead").json["dead"]
     assert (dead["index"], dead["body"], dead["error"]) == (2, {"base64": "/w=="}, "no")
-    child = serving.call("POST", f"/v1/requests/{name}/dead/requeue", {"indexes": [2]}).json["id"]
+    answer = serving.call("POST", f"/v1/requests/{name}/dead/requeue", {"indexes": [2]}).json
+    assert answer == {"requeued": 1}
     listed = serving.curl("/v1/requests?state=active&state=done").json["requests"]
-    assert {one["id"] for one in listed} == {name, child}
-    assert serving.call("POST", f"/v1/requests/{child}/cancel").json["state"] == "cancelled"
+    assert [(one["id"], one["state"], one["reopened"]) for one in listed] == [(name, "active", 1)]
+    (repair,) = serving.curl(f"/v1/requests/{name}").json["repairs"]
+    assert (repair["reopened"], repair["count"]) == (1, 1)
+    assert serving.call("POST", f"/v1/requests/{name}/cancel").json["state"] == "cancelled"
 
 
 def test_a_request_is_changed_paused_and_resumed(serving: Serving):

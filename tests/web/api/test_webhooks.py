@@ -173,6 +173,27 @@ def test_a_filter_chooses_states_and_tags(program: Program, receiver: Receiver):
 
 
 @pytest.mark.rest
+def test_one_who_wants_failures_gets_the_repair_as_another_event(
+    program: Program, receiver: Receiver
+):
+    add(program, receiver, "--state", "failed")
+    with Serving(program, PRIVATE) as serving:
+        end_one(serving, "done")
+        submit(serving, id="r1", bodies=["a"])
+        (taken,) = take(serving)
+        serving.call("POST", f"/v1/taken/{taken['receipt']}/dead", {"reason": "no"})
+        wait_until(lambda: receiver.ids == ["r1"])
+        serving.call("POST", "/v1/requests/r1/dead/requeue", {"everything": True})
+        (taken,) = take(serving)
+        serving.call("POST", f"/v1/taken/{taken['receipt']}/done", {})
+        wait_until(lambda: receiver.ids == ["r1", "r1"])
+    first, second = receiver.received
+    assert first.headers["webhook-id"] != second.headers["webhook-id"]
+    events = [json.loads(one.body)["data"] for one in receiver.received]
+    assert [(one["outcome"], one["reopened"]) for one in events] == [("failed", 0), ("repaired", 1)]
+
+
+@pytest.mark.rest
 @pytest.mark.parametrize("status", rest_but(1, zip([500, 302])))
 def test_a_failed_post_waits_and_comes_again_with_the_same_id(
     program: Program, receiver: Receiver, redis_client: redis.Redis, status: int

@@ -275,7 +275,7 @@ def test_counts_of_dead_letters_agree_in_every_view(
             wanted = {"indexes": [index]}
             answer = serving.call("POST", "/v1/requests/mail/dead/requeue", wanted)
             assert answer.status == 200
-            program("cancel", answer.json["id"])
+            program("cancel", "mail")
 
 
 @pytest.mark.rest

@@ -264,13 +264,3 @@ def test_a_choice_outside_of_a_flow_is_dead_with_one_sentence(queue: Queue, work
         f"the handler returned Next('even'), {end}",
         f"the handler returned Fan of 1, {end}",
     }
-
-
-@ON_SINGLE
-def test_a_choice_of_what_was_requeued_after_its_flow_says_so(queue: Queue, workers: Workers):
-    queue.submit_request(["even"], id="alone")
-    workers.run("choose_wrongly")
-    again = queue.request("alone").requeue_dead()
-    workers.run("choose_wrongly")
-    (dead,) = queue.request(again.id).dead()
-    assert "because it was requeued from alone after that had ended" in dead.error

@@ -260,7 +260,7 @@ def test_a_program_that_a_handler_starts_can_be_terminated(queue: Queue, concurr
 
 # ------------------------------------------------------------------ an outcome in parts
 
-SUMMARY = [b"done", 1, 3, 3, 0, 0, 9, 5, b"", 3_600_000]
+SUMMARY = [b"done", 1, 3, 3, 0, 0, 9, 5, b"", 3_600_000, b""]
 
 
 def tokens_in(calls: list[Any]) -> list[Any]:

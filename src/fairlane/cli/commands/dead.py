@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from fairlane.cli.commands.change import Wish, change_many, control_options
-from fairlane.cli.exit_status import dead_of, gone_words
+from fairlane.cli.exit_status import gone_words
 from fairlane.cli.options import (
     TASK_HELP,
     any_or_home_option,
@@ -106,16 +106,14 @@ def _choice_options(function: Callable[..., Any]) -> Callable[..., Any]:
 @control_options(everything=False)
 @_choice_options
 def requeue(indexes: tuple[int, ...], everything: bool, **given: Any) -> int:
-    """Let dead sub-requests of ID run again, with all attempts; print the request that runs them.
+    """Let dead sub-requests of ID run again, with all attempts; print how many.
 
     Several IDs, or filters, choose many requests; without both, those of the whole queue. They are
     counted first, and --yes is needed to requeue. Exit code 2: --yes is missing; 3: none matches.
 
-    If ID still runs, they run again in ID. If ID has ended, they run in a new request, and ID is
-    its parent. The new request numbers them from 0, in the order of `dead list ID --each`, which
-    is printed. The dead lines of `results ID --order done --json` stay in that order. The same
-    command may be repeated after an error: it completes what it began, or prints the same new
-    request again.
+    They run again in ID, under their old indexes. If ID has ended, it is opened again: `wait` waits
+    for its next end, and `results` then shows the repaired whole. The same command may be repeated
+    after an error: it requeues what is left.
     """
     from fairlane import Change
 
@@ -131,26 +129,31 @@ def requeue(indexes: tuple[int, ...], everything: bool, **given: Any) -> int:
 
 def _requeue(wish: Wish, request_id: str, choice: DeadChoice) -> int:
     from fairlane.operations.dead_letters import requeue_dead
+    from fairlane.protocol.request_hash import read
 
     with open_request(wish.redis, wish.queue, request_id) as request:
-        earlier = request.progress().requeued_as
+        has_ended = request.progress().ended
+        (flow,) = request.queue.driver.run(read(request_id, "flow"))
         listed = request.queue.driver.run(_indexes(request_id, choice))
-        run_by, count = request.queue.driver.run(requeue_dead(request_id, choice))
-        is_repeat = bool(count) and run_by in earlier
-        # Another count: a requeue that was interrupted before, or another caller, had some of them.
-        order = listed if len(listed) == count and not is_repeat else None
-        if not count:
-            sentence = _none(request.queue, request_id)
-        elif is_repeat:
-            sentence = _requeued_before(request.queue, request_id, run_by, count)
-        else:
-            sentence = _will_run(request_id, run_by, count, order)
+        count = request.queue.driver.run(requeue_dead(request_id, choice))
+        # Another count: another caller, or an end meanwhile, has changed what is dead.
+        indexes = listed if len(listed) == count else None
+        sentence = (
+            _will_run(request_id, count, indexes, has_ended=has_ended)
+            if count
+            else _none(request.queue, request_id)
+        )
     if wish.as_json:
-        found = {"id": run_by, "requeued": count, "parent": _other(run_by, request_id)}
-        write_json({**found, "repeated": is_repeat, "indexes": order})
-    elif count:
-        write_line(run_by)
+        write_json({"id": request_id, "requeued": count, "indexes": indexes})
+    else:
+        write_line(str(count))
     note(sentence)
+    if count and flow and has_ended:
+        name, *_, step = flow.split(" ")
+        note(
+            f"request {request_id} is step {step} of flow {name}: steps after it that have ended "
+            "get no repaired result, and what a compensating step has undone is done again"
+        )
     return 0
 
 
@@ -306,7 +309,7 @@ def _none(queue: Queue, request_id: str) -> str:
 
 
 def _gone(queue: Queue, request_id: str) -> str:
-    """Returns how many of all dead were requeued or dropped; "" for none."""
+    """Returns how many of all dead were dropped; "" for none."""
     from fairlane.operations.dead_letters import count_dead
 
     counts = queue.request(request_id).progress()
@@ -325,41 +328,15 @@ async def _indexes(request_id: str, choice: DeadChoice) -> list[int]:
     return found
 
 
-def _will_run(request_id: str, run_by: str, count: int, indexes: list[int] | None) -> str:
-    """Returns what was requeued; its order is that of the new request, if there is one."""
-    again = f"{_sub_requests(count)} will run again in"
-    named = f"index {_first_of(indexes)}" if indexes else ""
-    if run_by == request_id:
-        return f"{again} request {run_by}" + (f": {named}" if named else "")
-    again = f"{again} the new request {run_by}, as request {request_id} has ended"
-    same = f"fairlane results {request_id} --order done --json lists the dead in the same order"
-    if not indexes:
-        return f"{again}; {same}"
-    own = f"sub-requests 0 to {count - 1:,} were" if count > 1 else "sub-request 0 was"
-    more = f"; {same}" if count > NAMED else ""
-    return f"{again}: its {own} {_first_of(indexes)} of request {request_id}{more}"
+def _will_run(request_id: str, count: int, indexes: list[int] | None, *, has_ended: bool) -> str:
+    named = f": index {_first_of(indexes)}" if indexes else ""
+    ended = f"; it had ended, and is open again: fairlane wait {request_id}" if has_ended else ""
+    return f"{_sub_requests(count)} will run again in request {request_id}{named}{ended}"
 
 
 def _first_of(indexes: list[int]) -> str:
     more = f" and {len(indexes) - NAMED:,} more" if len(indexes) > NAMED else ""
     return ", ".join(map(str, indexes[:NAMED])) + more
-
-
-def _requeued_before(queue: Queue, request_id: str, run_by: str, count: int) -> str:
-    """Returns what became of an earlier call with the same choice, and what to do next."""
-    counts = queue.request(run_by).progress()
-    verb = "was" if count == 1 else "were"
-    where = f"; next: fairlane {'results' if counts.ended else 'wait'} {run_by}"
-    if counts.dead:
-        where = f", {counts.dead:,} dead: {dead_of(queue, counts)}"
-    return (
-        f"{_sub_requests(count)} of request {request_id} {verb} requeued before, as request "
-        f"{run_by}, which is {counts.shown_state}: {counts.done:,} of {counts.total:,} done{where}"
-    )
-
-
-def _other(run_by: str, request_id: str) -> str | None:
-    return None if run_by == request_id else request_id
 
 
 def _sub_requests(count: int) -> str:

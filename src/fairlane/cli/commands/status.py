@@ -213,6 +213,7 @@ def _request_frame(request: Request, *, as_json: bool) -> ProgressFrame:
         ("queue", f"{progress.queue}, priority {progress.priority}"),
         *task_rows(progress),
         ("counts", _counts(progress)),
+        *_repair_rows(progress, now_ms),
         *failure_rows(progress, now_ms),
         ("permits", f"{progress.held} held of {progress.limit}"),
         *(("", _holder(row)) for row in progress.holders or ()),
@@ -263,6 +264,14 @@ def _counts(progress: Progress) -> str:
     return f"{counts} of {progress.total:,}{so_far(progress)}"
 
 
+def _repair_rows(progress: Progress, now_ms: int) -> Iterator[tuple[str, str]]:
+    """Yields a row for each opening after an end, newest first."""
+    for at, one in enumerate(progress.repairs):
+        by = f" by {one.by}" if one.by else ""
+        age = ago(max(0, now_ms - one.at_ms))
+        yield "" if at else "reopened", f"{one.count:,} dead requeued{by}, {age} ago"
+
+
 def _policy(progress: Progress) -> str:
     from fairlane.common.text import plural
 
@@ -294,8 +303,6 @@ def _terms(progress: Progress, now_ms: int) -> Iterator[tuple[str, str]]:
         yield "per call", f"at most {ago(progress.time_limit_ms)} in the handler{over}"
     if progress.durable:
         yield "durable", f"on {progress.durable} replica" + "s" * (progress.durable > 1)
-    if progress.parent:
-        yield "parent", progress.parent
     for rate in progress.rates:
         yield "rate", rate
     yield from _keys(progress)

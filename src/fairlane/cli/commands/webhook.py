@@ -33,7 +33,7 @@ def command() -> None:
 @click.argument("url")
 @click.option("--state", "states", type=click.Choice(ENDINGS), multiple=True,
               metavar="STATE", help=f"Only requests that end so: {', '.join(ENDINGS)}; done also "
-              "has the failed and the partly_failed; may be given again.")  # fmt: skip
+              "has the failed, partly_failed and repaired; may be given again.")  # fmt: skip
 @click.option("--tag", "tags", multiple=True, metavar="TAG",
               help="Only requests with this tag; may be given again.")  # fmt: skip
 @queue_option

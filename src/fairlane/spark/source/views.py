@@ -22,11 +22,13 @@ from pyspark.sql.types import StructType
 from fairlane.arrow import stream_ranges
 from fairlane.arrow.columns import batch_of, columns_of, dead_row, ending_columns
 from fairlane.arrow.results import Wants, columns, named_errors, read_results, sizes_of
+from fairlane.arrow.stream_ranges import EndedOpening
 from fairlane.drivers.sync import SyncDriver
 from fairlane.errors import InvalidArgument, RequestLost, RequestNotFound, not_found
 from fairlane.operations import completion as completion_log
 from fairlane.operations.completion import error_texts_of_many
 from fairlane.operations.dead_letters import page_size
+from fairlane.operations.find import earlier_endings
 from fairlane.protocol import keys
 from fairlane.protocol.steps import TOGETHER
 from fairlane.spark.data_source import NO_CATALOG, SparkOptions
@@ -321,8 +323,13 @@ class Results(NamedTuple):
     request: str
     piece: StreamRange
     born: int
+    reopened: int
     is_ended: bool
     span: completion_log.Span  # of all that is in `out`, which changes only while the request runs
+
+    def still_is_ended(self, life: stream_ranges.ResultSpan) -> bool:
+        """Returns True if the request had ended before the read, and was not reopened since."""
+        return self.is_ended and life.reopened == self.reopened
 
     @property
     def is_small(self) -> bool:
@@ -373,7 +380,7 @@ class ResultsReader(ViewReader):
         parts = self.divide([(life.rows, span) for life, span in found])
         return [
             [
-                Results(life.id, piece.range, life.born, life.is_ended, span)
+                Results(life.id, piece.range, life.born, life.reopened, life.is_ended, span)
                 for piece in part
                 for life, span in (found[piece.stream],)
             ]
@@ -405,8 +412,8 @@ class ResultsReader(ViewReader):
         of, named = [], []
         for at, (piece, (found, life)) in enumerate(zip(pieces, read, strict=True)):
             if life is None or life.born != piece.born:
-                _check(piece, life)
-            if piece.is_ended and len(found) != piece.span.length:
+                _check(piece, life)  # raises
+            elif piece.still_is_ended(life) and len(found) != piece.span.length:
                 raise _lost(piece.request, "some have left Redis")
             entries += found
             owners += [at] * len(found)
@@ -444,7 +451,8 @@ def _check(piece: Results, life: stream_ranges.ResultSpan | None) -> None:
     if life.born != piece.born:
         raise _lost(piece.request, "another request has its id by now")
     # While a request runs, a requeue of dead sub-requests removes their results.
-    is_there = life.span == piece.span if piece.is_ended else life.span or not life.is_ended
+    is_whole = life.span == piece.span
+    is_there = is_whole if piece.still_is_ended(life) else life.span or not life.is_ended
     if not is_there:
         raise _lost(piece.request, "some have left Redis")
 
@@ -494,9 +502,11 @@ class RequestsReader(ViewReader):
         unread: StreamRange | None = part
         while unread is not None:
             ended, unread = driver.run(stream_ranges.endings(self.queue, unread))
-            lives = [(completion.id, completion.submitted_ms) for completion in ended]
-            records = driver.run(stream_ranges.ended_requests(lives)) if lives else []
-            yield columns_of(self.view, map(ended_row, ended, records))
+            earlier = driver.run(earlier_endings(self.queue, ended))
+            last = [one for one in ended if one.log_id not in earlier]
+            openings = [EndedOpening(one.id, one.submitted_ms, one.reopened) for one in last]
+            records = driver.run(stream_ranges.ended_requests(openings)) if openings else []
+            yield columns_of(self.view, map(ended_row, last, records))
 
 
 class DeadReader(ViewReader):

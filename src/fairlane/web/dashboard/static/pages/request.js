@@ -190,7 +190,6 @@ function whyPanel() {
         one.deadline_ms && ["Deadline", when(one.deadline_ms)],
         one.time_limit_ms && ["Time limit of a call", span(one.time_limit_ms)],
         one.durable > 0 && ["Replicas that confirm it", String(one.durable)],
-        one.parent && ["Runs the dead of", el("a", { class: "mono", href: requestHref(one.parent) }, one.parent)],
       ].filter(Boolean).map(([name, value]) => [el("dt", {}, name), el("dd", {}, value)]));
     },
     update(one, found) {

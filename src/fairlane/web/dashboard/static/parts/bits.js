@@ -14,6 +14,7 @@ const STATES = {
   cancelling: ["warn", "dash"],
   expiring: ["warn", "clock"],
   done: ["good", "check"],
+  repaired: ["good", "check"],
   partly_failed: ["warn", "alert"],
   failed: ["bad", "cross"],
   alive: ["good", "check"],
@@ -34,7 +35,7 @@ export const stateOf = (one) => one.outcome ?? (one.state === "active" ? (one.he
 
 /** Returns the badge of a request or a run: `done, 57 dead` if some sub-requests are dead. It has the words of outcome_words (model.py). */
 export const stateBadge = (one, state = stateOf(one), dead = one.dead) =>
-  badge(state, state === "partly_failed" ? `done, ${number(dead)} dead` : state);
+  badge(state, { partly_failed: `done, ${number(dead)} dead`, repaired: "done, repaired" }[state] ?? state);
 
 /** Returns the page of the requests with calls of a task. */
 export const taskHref = (name) => `#/requests?q=${encodeURIComponent(`task:${/\s/.test(name) ? `"${name}"` : name}`)}`;

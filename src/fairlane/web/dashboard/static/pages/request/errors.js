@@ -14,7 +14,7 @@ export async function requeue(id, choice, count, after) {
     act: () => post(`v1/requests/${part(id)}/dead/requeue`, choice),
   });
   if (!done) return;
-  toast(`${counted(done.requeued, "sub-request")} will run again${done.id === id ? "" : ` in request ${done.id}`}.`);
+  toast(`${counted(done.requeued, "sub-request")} will run again.`);
   if (done.id !== id && location.hash.startsWith(requestHref(id))) location.hash = requestHref(done.id);
   else after();
 }

@@ -5,7 +5,7 @@ import { el, show } from "../../parts/dom.js";
 import { clock, counted, now, number, when } from "../../parts/format.js";
 import { actionText } from "./trail.js";
 
-const ENDED = { done: "Done", partly_failed: "Done", failed: "Failed", cancelled: "Cancelled" };
+const ENDED = { done: "Done", repaired: "Repaired", partly_failed: "Done", failed: "Failed", cancelled: "Cancelled" };
 const MOST = 500; // entries of the trail that are searched
 
 export function historyPanel({ id, context }) {
@@ -17,7 +17,8 @@ export function historyPanel({ id, context }) {
   function draw() {
     if (!request) return;
     const events = [
-      [request.submitted_ms, "Submitted", `${counted(request.total, "sub-request")}${request.parent ? `: the dead ones of ${request.parent}` : ""}`],
+      [request.submitted_ms, "Submitted", counted(request.total, "sub-request")],
+      ...(request.repairs ?? []).map((one) => [one.at_ms, "Reopened", `${counted(one.count, "dead sub-request")} requeued${one.by ? ` by ${one.by}` : ""}`]),
       request.opens_ms > 0 && request.opens_ms < 2 ** 50 && [request.opens_ms, request.opens_ms > now() ? "Opens" : "Opened", "nothing of it starts before"],
       first && [first, "First start", ""],
       ...changes,

@@ -1,6 +1,6 @@
 // The filter of requests: `state:running priority:0..9 task:send_mail tag:nightly tenant:acme age:>10m id:abc*`.
 
-export const STATES = ["running", "waiting", "working", "active", "paused", "cancelling", "expiring", "ended", "done", "failed", "partly_failed", "cancelled", "lost"];
+export const STATES = ["running", "waiting", "working", "active", "paused", "cancelling", "expiring", "ended", "done", "failed", "partly_failed", "repaired", "cancelled", "lost"];
 const UNITS = { s: 1, m: 60, h: 3600, d: 86_400 };
 
 /** The qualifiers: what each means, and how one looks. */
