@@ -147,10 +147,6 @@ def test_the_explorer_sees_a_guard_taken_out(
             *("true", "no room for one of two"),
         ),
         (
-            *("request/requeue_dead.lua", "ending_of(state) ~= ending"),
-            *("false", "reopen by two"),
-        ),
-        (
             "lib/rates.lua",
             "tat + granted * step, line, held)",
             "tat, line, held)",
@@ -173,7 +169,7 @@ def test_the_explorer_sees_a_guard_taken_out(
         ),
     ],
     ids=[
-        *("nothing is minted", "done is not counted", "withdrawn anyway", "opened anyway"),
+        *("nothing is minted", "done is not counted", "withdrawn anyway"),
         *("nothing is taken from the bucket", "never paused"),
         *("pushed anyway", "an id twice", "landed twice", "settled twice"),
     ],

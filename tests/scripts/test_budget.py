@@ -139,8 +139,8 @@ def extended(player: Player) -> Cost:
 
 # Instructions of Lua, commands, bytes of the call, bytes of its commands: see Cost.
 BUDGETS: dict[str, tuple[Callable[[Player], Cost], Cost]] = {
-    "a request of one, 50 in a call of submit": (submitted(50), Cost(648, 4, 81, 616)),
-    "a request of one, alone in a call of submit": (submitted(1), Cost(1068, 9, 178, 703)),
+    "a request of one, 50 in a call of submit": (submitted(50), Cost(688, 4, 81, 616)),
+    "a request of one, alone in a call of submit": (submitted(1), Cost(1130, 9, 178, 703)),
     "a request of one, 50 in a call of submit, that names its task": (
         submitted(50, task="send_mail"),
         Cost(676, 4, 81, 629),

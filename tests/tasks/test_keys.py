@@ -35,7 +35,8 @@ def names(task: Task[..., Any, Any], *args: Any, **kwargs: Any) -> dict[str, int
 
 
 def test_a_task_without_a_limit_names_no_key():
-    assert offline(priority=3).encode_with_options(1)[1] == {"priority": 3}
+    task = offline(priority=3)
+    assert task.encode_with_options(1)[1] == {"priority": 3, "task": task.name}
 
 
 def test_the_limit_of_a_task_is_a_key_of_all_its_calls():

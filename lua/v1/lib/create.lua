@@ -83,10 +83,6 @@ local function are_limits(text)
   return count <= 3
 end
 
-local function has_keys(extras)
-  return extras.limits or extras.order
-end
-
 -- Returns the keys of a new request as its tokens have them. In its order key it has the last place.
 -- @rare
 local function named_keys(extras, queue)
@@ -140,7 +136,7 @@ local function first_gate(extras, now, queue)
   end
   return {opens = opens > now and opens or 0, rates = extras.rates or "", is_limited = false, wait = wait,
     turn = extras.tenant and (extras.share or "1") .. ":" .. extras.tenant or "",
-    keys = has_keys(extras) and named_keys(extras, queue) or ""}
+    keys = (extras.limits or extras.order) and named_keys(extras, queue) or ""}
 end
 
 -- Returns the fields of the hash that hold the extras, and how many sub-requests were left out, if any may be.
@@ -302,7 +298,7 @@ local function enqueue(new, now, intent, over)
   if seen >= intent then
     return {"late", seen}
   end
-  if has_keys(new.extras) then
+  if new.extras.limits or new.extras.order then
     local wrong = limits_error(new, new.shards)
     if wrong then
       error(wrong.err, 0)

@@ -38,7 +38,7 @@ for i = 1, count do
   ids[i] = string.sub(KEYS[requests + i - 1], 6, -2)  -- req:{id}
 end
 local home
-if has_keys(all[1].extras) then
+if all[1].extras.limits or all[1].extras.order then
   home = "{" .. queue .. "}"
   for i, new in ipairs(all) do
     refused = refused or redis.call("HGET", KEYS[requests + i - 1], "digest") ~= new.digest and limits_error(new, redis.call("HGET", conf, "shards"))

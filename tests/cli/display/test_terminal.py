@@ -97,6 +97,8 @@ SHOWING = (
         "worker --handler EVIL",
         "key list",
         "key show EVIL",
+        "stacks EVIL",
+        "kill EVIL --index 0",
     ),
 )
 HIDING = (

@@ -119,6 +119,8 @@ class NoMeasures:
 
     def add_cost(self, *_: Any) -> None: ...
 
+    def add_tasks(self, *_: Any) -> None: ...
+
     def due(self) -> list[Any]:
         return []
 

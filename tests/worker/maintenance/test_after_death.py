@@ -65,7 +65,7 @@ class CutDriver:
         if self.fails:
             raise RedisUnreachable("no answer")
         return call.read(
-            [b"ok", self.leads, NOW, 0, 0, NOW, b"", b"", NOW if died else 0, 0, 0, b""]
+            [b"ok", self.leads, NOW, 0, 0, NOW, b"", b"", NOW if died else 0, 0, 0, b"", 0]
         )
 
 

@@ -322,8 +322,8 @@ class FakeDriver:
 
     def _answer(self, step: Step) -> Any:
         if isinstance(step, Command):
-            assert step.args[0] == b"HGET"
-            return None
+            assert step.args[:2] == (b"HMGET", keys.conf("req"))
+            return [None] * len(step.args[2:])
         assert isinstance(step, Call)
         self.called.append(step.script.name)
         return self.answers[step.script.name](step)
@@ -331,7 +331,15 @@ class FakeDriver:
 
 def beaten(leads: int = 0, active_due: int = 0, delayed_due: int = 0) -> list[Any]:
     """Returns the reply of heartbeat at second 1,000."""
-    return [b"ok", leads, 1_000_000, active_due, delayed_due, 1_000_000, b"", b"", 0, 0, 0, b""]
+    return [
+        b"ok",
+        leads,
+        1_000_000,
+        active_due,
+        delayed_due,
+        1_000_000,
+        *(b"", b"", 0, 0, 0, b"", 0),
+    ]
 
 
 def keeper_of(driver: FakeDriver, board: LeaseBoard) -> LeaseKeeper:
