@@ -47,7 +47,7 @@ def test_a_durable_slice_is_settled_and_confirmed_in_one_step(
 @pytest.mark.parametrize("word", [b"already", b"ended"])
 def test_a_reply_that_may_have_written_nothing_is_confirmed_by_another_write(word: bytes):
     """The call was repeated after a lost reply: WAIT behind it would have nothing to wait for."""
-    summary = [b"done", 1, 2, 2, 0, 0, 9, 5, b"", 3_600_000]
+    summary = [b"done", 1, 2, 2, 0, 0, 9, 5, b"", 3_600_000, b""]
     loop = work_off(unit_of_its_own(), slice_of(b"x", b"y", durable=2))
     loop.send(None)
     assert script_of(loop.send(outcome(2))) == "complete"

@@ -239,7 +239,7 @@ def test_a_step_that_was_refused_is_repeated_by_its_own_unit(later: list[float])
     assert names_of(step) == ["handle"]
     step = team.given(2)
     assert names_of(step) == ["complete"]
-    assert names_of(team.send(2, [[b"ended", [b"done", 1, 1, 1, 0, 0, 9, 5, b"", 9]]])) == [
+    assert names_of(team.send(2, [[b"ended", [b"done", 1, 1, 1, 0, 0, 9, 5, b"", 9, b""]]])) == [
         "retire",
         "acquire",
     ]
