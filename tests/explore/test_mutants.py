@@ -111,7 +111,7 @@ def test_a_guard_is_missed_unless_a_test_that_calls_its_script_fails(
     file: str, caught: int, missed: int
 ):
     command = [sys.executable, "-c", FEW, f"tests/scripts/{file}.py"]
-    words = ["single_server/place", "--guard", "--fast"]
+    words = ["single_server/place.lua", "--guard", "--fast"]
     done = subprocess.run([*command, *words], cwd=ROOT, capture_output=True, text=True, check=False)
     assert f"3 mutants: {caught} caught, 0 excused, {missed} missed" in done.stdout, done
     assert done.returncode == bool(missed)

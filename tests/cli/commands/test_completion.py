@@ -35,7 +35,7 @@ def completions(program: Program, line: str) -> list[str]:
 @for_each(
     "line, expected",
     [
-        ("fairlane st", ["plain,status", "plain,stats"]),
+        ("fairlane st", ["plain,status", "plain,stacks", "plain,stats"]),
         ("fairlane dead re", ["plain,requeue"]),
         ("fairlane work", ["plain,worker", "plain,workers"]),
         ("fairlane list --state ca", ["plain,cancelling", "plain,cancelled"]),

@@ -115,10 +115,10 @@ def test_maintenance_does_what_a_person_does(as_role: As):
     as_role(role, "submit", "-", "--id", "r2", stdin=b"a\n")
     as_role(role, "cancel", "r2")
     as_role("worker", "worker", "--handler", "mine:shout", "--until-idle")
-    (again,) = as_role(role, "dead", "requeue", "r1", "--all").decode().splitlines()
+    assert as_role(role, "dead", "requeue", "r1", "--all") == b"1\n"
     as_role("worker", "worker", "--handler", "mine:shout", "--until-idle")
-    as_role(role, "wait", again, code=1)
-    as_role(role, "dead", "drop", again, "--all")
+    as_role(role, "wait", "r1", code=1)
+    as_role(role, "dead", "drop", "r1", "--all")
     as_role(role, "stats", "--reset")
     as_role(role, "queue", "set", "--max-waiting", 0)
     as_role(role, "doctor")

@@ -49,7 +49,8 @@ def test_the_page_runs(redis_url: str, tmp_path: Path):
     )
     assert sorted(endings) == ["order-1", "order-3"]
     watched = by("--watch").splitlines()
-    assert watched[0].startswith("cancel")
+    assert watched[0].startswith("fairlane: request report-1 waits for what runs under 1 permit")
+    assert watched[1].startswith("cancel")
     assert "cancelled" in watched[-1]
     assert by("--queue shp") == (
         "fairlane: no request of queue shp is listed\n"

@@ -41,8 +41,8 @@ def test_every_block_of_the_page_runs(redis_url: str, tmp_path: Path):
     assert "done, 1 dead\nexit code 1\n" in failing
     assert "1 dead of 3" in failing
     assert re.search(r"1 dead \(failed every attempt\): ValueError: .*\n.* index 1; ", failing)
-    assert requeued.splitlines()[0] == "1"
-    assert len(requeued.splitlines()) == 4
+    assert requeued.splitlines()[:2] == ["1", "done, repaired"]
+    assert len(requeued.splitlines()) == 5
     assert "10000 of 10000" in said[6]
     assert said[7].split() == ["5001", "5001"]
     assert "cancelled 2" in said[8]

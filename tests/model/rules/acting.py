@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from tests.model.plain.schedules import Owed, Schedules
     from tests.model.play.player import Player
 
-WHOLE = ("intent", "open_ms", "over", "chunks", "width")  # arguments that are numbers
+WHOLE = ("intent", "open_ms", "chunks", "width")  # arguments that are numbers
 BYTES = ("before", "between", "after")
 OF_REQUESTS = (
     "enqueue",
@@ -105,8 +105,8 @@ class Acting:
 
     def _retire(self, given: dict[str, Any]) -> Any:
         rows, count = given["endings"], 0
-        for at in range(0, len(rows), 11):
-            count += self.player.retire(as_text(rows[at]), rows[at + 1 : at + 11])
+        for at in range(0, len(rows), 12):
+            count += self.player.retire(as_text(rows[at]), rows[at + 1 : at + 12])
         return count
 
     def _reschedule_active(self, given: dict[str, Any]) -> Any:

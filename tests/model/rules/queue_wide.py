@@ -99,4 +99,5 @@ class QueueWide:
         pause = self.paused_until if self.is_paused(now) else 0
         rate = b"%d %d" % self.rate if self.rate[0] else b""
         oldest = min(self.beats.values())
-        return [b"ok", int(leads), now, active, delayed, oldest, b"", b"", 0, tick, pause, rate]
+        found = [b"ok", int(leads), now, active, delayed, oldest, b"", b"", 0, tick, pause, rate]
+        return [*found, 0]  # no order was given to a worker

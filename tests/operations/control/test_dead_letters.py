@@ -366,7 +366,7 @@ def test_a_waiter_that_has_not_looked_waits_for_the_next_end(queue: Queue, lane:
     while not isinstance(step, Message):
         step = operation.send(lane.run(once(step)))
     work_off(queue.driver)
-    assert lane.run(going_on(operation, Command(b"PING"))) == "done"
+    assert lane.run(going_on(operation, Command(b"EXISTS", keys.request_hash("r1")))) == "done"
     assert request.progress().outcome == "repaired"
 
 

@@ -33,6 +33,7 @@ if TYPE_CHECKING:
 REFUSED = {403, 404, 409, 422}
 CONTENT = {  # of calls that would refuse an empty document before they look for the object
     "dead": {"reason": "x"},
+    "kill": {"index": 0},
     "requeue": {"everything": True},
     "drop": {"everything": True},
     "PATCH": {"limit": 7},
@@ -119,6 +120,7 @@ def test_no_right_reaches_an_object_of_another_queue(
             "webhooks": ["billing"],
             "flows": [run.id],
             "keys": ["theirs"],
+            "workers": ["elsewhere:1"],
         }
         before = kept(redis_client, "other", "foreign", "ended", "run")
         for method, path, scopes, given in calls_of(objects):

@@ -39,10 +39,9 @@ def test_the_roles_that_the_page_names_are_enough(
             serving.call("POST", f"/v1/taken/{taken['receipt']}/dead", {"reason": "no"})
         for path in ("", "/results", "/dead"):
             assert serving.curl(f"/v1/requests/r1{path}").status == 200
-        again = serving.call("POST", "/v1/requests/r1/dead/requeue", {"everything": True}).json[
-            "id"
-        ]
-        assert serving.curl("-X", "DELETE", f"/messages/{again}").status == 404
+        requeued = serving.call("POST", "/v1/requests/r1/dead/requeue", {"everything": True})
+        assert requeued.json["requeued"] == 2
+        assert serving.curl("-X", "DELETE", "/messages/r1").status == 404
         messages = serving.curl("/messages").json
         assert len(messages) == 2
         for one in messages:

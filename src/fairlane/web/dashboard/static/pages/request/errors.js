@@ -10,7 +10,7 @@ import { requestHref } from "../../shell/router.js";
 export async function requeue(id, choice, count, after) {
   const done = await ask({
     title: "Let them run again?", action: "Requeue",
-    effect: [el("b", {}, counted(count, "dead sub-request")), ` of ${id} will run again, with all attempts. If the request has ended, they run in a new request with its settings.`],
+    effect: [el("b", {}, counted(count, "dead sub-request")), ` of ${id} will run again, with all attempts. If the request has ended, it is opened again, and ends once more.`],
     act: () => post(`v1/requests/${part(id)}/dead/requeue`, choice),
   });
   if (!done) return;
