@@ -83,13 +83,15 @@ local function are_limits(text)
   return count <= 3
 end
 
--- Returns the keys of a new request as its tokens have them. In its order key it has the last place.
+-- Returns the keys of a new request as its tokens have them. In its order key, which comes first, it has the last place: so what
+-- has no turn is in no other line.
 -- @rare
 local function named_keys(extras, queue)
-  local found, home = {extras.limits}, "{" .. queue .. "}"
+  local found, home = {}, "{" .. queue .. "}"
   if extras.order then
-    found[#found + 1] = string.format("!%s=%d", extras.order, redis.call("HINCRBY", home .. ":conf", "ticket", 1))
+    found[1] = string.format("!%s=%d", extras.order, redis.call("HINCRBY", home .. ":conf", "ticket", 1))
   end
+  found[#found + 1] = extras.limits
   return queue .. "%" .. table.concat(found, ",")
 end
 

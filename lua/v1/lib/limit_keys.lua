@@ -130,6 +130,10 @@ end
 local function first_in_line(key)
   local least, most = score_text(LINE - 1), "+inf"
   if key.place then
+    local note = redis.call("ZRANGEBYSCORE", key.set, least, least, "LIMIT", 0, 1)[1]
+    if note then
+      return note, -1
+    end
     local place = tonumber(redis.call("ZRANGE", key.set, 0, 0, "WITHSCORES")[2] or -1)
     if place < 0 or place >= LINE - 1 then
       return nil

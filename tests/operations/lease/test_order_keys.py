@@ -12,7 +12,7 @@ import pytest
 
 from fairlane.errors import InvalidArgument, RequestEnded
 from fairlane.operations.lease import reap
-from fairlane.operations.limit_keys import check_all, names_in_use
+from fairlane.operations.limit_keys import LINE, check_all, names_in_use
 from fairlane.operations.tokens import follow_up, place_tokens
 from fairlane.operations.workers import promote
 from fairlane.protocol import keys
@@ -196,6 +196,28 @@ def test_a_limit_beside_an_order_is_not_held_by_those_that_wait(queue: Queue, la
 
 def names_in_use_now(queue: Queue) -> list[str]:
     return queue.driver.run(names_in_use("req"))
+
+
+def test_what_has_no_turn_is_in_the_line_of_its_order_alone(queue: Queue, lane: Lane):
+    """Otherwise each end of a lease would move all of them from line to line."""
+    queue.submit_request(["a"], id="other", limits={"api": 1})
+    for n in range(3):
+        queue.submit_request(["a"], id=f"r{n}", order_key="chat", limits={"api": 1})
+    members: Any = lane.client.zrange(keys.limit_key("req", "api"), 0, -1)
+    assert {one.partition(b"#")[0] for one in members} == {b"other", b"r0"}
+
+
+def test_a_note_in_an_order_key_is_worked_off(queue: Queue, lane: Lane):
+    """It says that the line of another key was not looked at to its end."""
+    for n in range(2):
+        queue.submit_request(["a"], id=f"r{n}", order_key="chat")
+    lane.client.zadd(keys.limit_key("req", "!chat"), {"%api": LINE - 1})
+    for name in ("r0", "r1"):
+        one = take_one(queue)
+        assert one.id == name
+        one.done(b"")
+    assert names_in_use_now(queue) == []
+    assert [*lane.client.scan_iter("*:key:*")] == []
 
 
 def test_a_key_that_is_not_used_leaves_nothing(queue: Queue, lane: Lane):
