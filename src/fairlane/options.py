@@ -201,6 +201,11 @@ def _split_limit(called: str, part: object) -> tuple[str, int]:
     return name, int(number)
 
 
+def named_keys(limits: Limits, order_key: str) -> tuple[str, ...]:
+    """Returns the names of all keys of a request: those of its limits, and that of its order."""
+    return (*(name for name, _ in limits), *([order_key] if order_key else []))
+
+
 def limits_text(limits: Limits) -> str:
     """Returns keys and limits as the scripts have them: `api=10,customer-42=3`."""
     return ",".join(f"{name}={limit}" for name, limit in limits)

@@ -165,6 +165,8 @@ async def _states(queue: str, found: Mapping[str, str], shown: int) -> list[KeyS
 
 async def _order_states(queue: str, names: Sequence[str], shown: int) -> list[KeyState]:
     """Returns the states of order keys. Up to `shown` requests that come next are read of each."""
+    if not names:
+        return []
     reads = [part for name in names for part in _order_reads(keys.limit_key(queue, name), shown)]
     replies = await run_all([*reads, Command(b"TIME")])
     now_ms, each = time_ms(replies[-1]), len(reads) // max(1, len(names))

@@ -16,7 +16,7 @@ from fairlane.operations.call_words import with_calls
 from fairlane.operations.change import Change, set_one
 from fairlane.operations.schedules import is_of_tick
 from fairlane.operations.submit import submit
-from fairlane.options import id_for, policy_of
+from fairlane.options import id_for, named_keys, policy_of
 from fairlane.protocol import keys
 from fairlane.protocol.steps import Command, run_all
 from fairlane.records import Progress, RecentLeases, RequestPage, WhyWaiting
@@ -87,7 +87,7 @@ async def submit_for(site: Site, call: Call, bodies: Bodies, **options: Any) -> 
     given = options.pop("id", None)
     with sending(queue) as span:
         policy = policy_of(queue, trace=span.trace, by=caller.id, **options)
-        caller.check_keys(key for key, _ in policy.limits)
+        caller.check_keys(named_keys(policy.limits, policy.order_key))
         name = keys.check_name("request id", id_for(policy, given))
         if is_of_tick(name) and "operate" not in caller.scopes:
             raise Refusal(403, f"id {name} is one of a schedule's ticks: choose another id")

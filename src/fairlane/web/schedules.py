@@ -10,7 +10,7 @@ from starlette.responses import Response
 
 from fairlane.operations import schedules as change
 from fairlane.operations.schedules import check_schedule_name, define
-from fairlane.options import read_limits
+from fairlane.options import named_keys, read_limits
 from fairlane.web.answers import answer
 from fairlane.web.route import MOST, Endpoint, caller_of, document
 from fairlane.web.schemas import Bodies, RecurringOptions, to_bytes
@@ -81,8 +81,9 @@ async def add(site: Site, call: Call) -> Response:
     words = " ".join(f"{name}={value!r}" for name, value in named.items())
     await trail_of(call).note(object_id=given.name, given=words)
     check_schedule_name(site.queue.name, given.name)
-    limits = given.given().get("limits", {})
-    caller_of(call).check_keys(name for name, _ in read_limits("limits", limits))
+    chosen = given.given()
+    limits = read_limits("limits", chosen.get("limits", {}))
+    caller_of(call).check_keys(named_keys(limits, chosen.get("order_key", "")))
     bodies = map(to_bytes, given.bodies)
     wanted = define(cron=given.cron, bodies=bodies, **own, **given.given())
     return answer(

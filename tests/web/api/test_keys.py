@@ -155,6 +155,8 @@ def test_each_way_over_http_looks_at_the_keys_of_the_token(
             serving.call("POST", "/v1/requests", {"bodies": ["a"], "limits": theirs}, **as_acme),
             serving.call("POST", "/v1/requests", {"bodies": ["a"], "limits": ours}, **as_plain),
             serving.call("POST", "/v1/schedules", {**nightly, "limits": theirs}, **as_acme),
+            serving.call("POST", "/v1/requests", {"bodies": ["a"], "order_key": "x"}, **as_acme),
+            serving.call("POST", "/v1/schedules", {**nightly, "order_key": "x"}, **as_acme),
             put(serving, "globex-1", 4, **as_acme),
         ]
         for refused in refusals:

@@ -27,15 +27,15 @@ export function mount(root, context) {
     draw();
   } });
   const rows = table({
-    caption: "Keys of limits", key: (one) => one.name, signal,
+    caption: "Keys of limits", key: (one) => `${one.is_order ? "!" : ""}${one.name}`, signal,
     columns: [
       { label: "Key", phone: "title", kind: "wide names", cell: (one) => [el("span", { class: "id" }, one.name), el("div", { class: "small muted" }, origin(one))] },
-      { label: "State", phone: "side", cell: (one) => (one.waiting ? badge("expiring", "full") : badge(one.held ? "working" : "waiting", one.held ? "has room" : "not held")) },
+      { label: "State", phone: "side", cell: (one) => one.stopped_by ? badge("failed", "stopped") : (one.waiting ? badge("expiring", "full") : badge(one.held ? "working" : "waiting", one.held ? "has room" : "not held")) },
       { label: "Held", phone: "", kind: "tight", cell: (one) => el("div", { class: "row" }, meter({ total: one.limit, held: Math.min(one.held, one.limit) }), `${number(one.held)} of ${number(one.limit)}`) },
       { label: "Called", kind: "right", cell: (one) => number(one.called) },
       { label: "Waiting", kind: "right", cell: (one) => [number(one.waiting), one.waits_ms !== null && el("div", { class: "small muted" }, `the oldest ${span(one.waits_ms)}`)] },
       { label: "Held by, and next", kind: "names", cell: (one) => [requests("held by", one.holders), requests("next", one.next_requests), !one.holders.length && !one.next_requests.length && "–"] },
-      context.can("operate") && { label: "", name: "Actions", phone: "bare", kind: "right", cell: (one) => button("Set", () => set(one, () => refresh()), { kind: "small", icon: "limit", label: `Set the limit of ${one.name}` }) },
+      context.can("operate") && { label: "", name: "Actions", phone: "bare", kind: "right", cell: (one) => !one.is_order && button("Set", () => set(one, () => refresh()), { kind: "small", icon: "limit", label: `Set the limit of ${one.name}` }) },
     ].filter(Boolean),
     empty: nothing("limit", "No key is used or set", "A request names one in ", el("code", {}, "limits"), ", and a task by its ", el("code", {}, "limit"), "."),
   });
@@ -70,6 +70,8 @@ async function one(name, stop) {
 }
 
 function origin(one) {
+  if (one.stopped_by) return `stopped by the dead of ${one.stopped_by}: fairlane key resume ${one.name}`;
+  if (one.is_order) return "an order: one request at a time";
   if (one.is_set) return one.of_task ? `set by hand; its task has ${number(one.of_task)}` : "set by hand";
   return one.of_task ? "set by the workers of its task" : "of its first request";
 }
