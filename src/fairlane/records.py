@@ -353,10 +353,10 @@ class RunningCall:
     """A call of a handler that runs now.
 
     `index` is that of its sub-request; None for a call of a batch handler with `count` of them.
-    `task` is the name of the task that is called. It runs for `ran_ms` under permit and `fence`, in
-    process and thread of the worker's machine; `beside` other calls run in its process. `lines` are
-    the innermost lines of the user's code, the innermost one first; none if they were not asked
-    for. `problem` says what is unusual about them.
+    `task` is the name of the task that is called, and `call` the call in its short form. It runs
+    for `ran_ms` under permit and `fence`, in process and thread of the worker's machine; `beside`
+    other calls run in its process. `lines` are the innermost lines of the user's code, the
+    innermost one first; none if they were not asked for. `problem` says what is unusual about them.
     """
 
     worker: str
@@ -373,6 +373,7 @@ class RunningCall:
     process: int
     thread: int | None
     beside: int
+    call: str | None = None
     lines: tuple[str, ...] = ()
     problem: str | None = None
 

@@ -192,10 +192,20 @@ async def _few(rows: Iterable[RequestCounts]) -> dict[str, str]:
     texts = await run_all([Command(b"GET", keys.few(row.id)) for row in wanted])
     found = {}
     for row, text in zip(wanted, texts, strict=True):
-        length, colon, body = (text or b"").partition(b":")
-        if colon:
-            found[row.id] = call_words(body[: int(length)], row.redact)
+        if (body := few_body(text, 0)) is not None:
+            found[row.id] = call_words(body, row.redact)
     return found
+
+
+def few_body(text: bytes | None, index: int) -> bytes | None:
+    """Returns one body of a small request's string, `<length>:<body>` each; None if it has none."""
+    rest = text or b""
+    for _ in range(index + 1):
+        length, _, rest = rest.partition(b":")
+        if not length.isdigit():
+            return None
+        body, rest = rest[: int(length)], rest[int(length) :]
+    return body
 
 
 async def _others(rows: Sequence[RequestCounts]) -> dict[str, str]:

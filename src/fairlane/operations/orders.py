@@ -13,6 +13,7 @@ from dataclasses import asdict, dataclass, fields
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from fairlane import settings
+from fairlane.common.task_names import task_of
 from fairlane.common.text import format_duration, of_queue, plural
 from fairlane.errors import (
     CallNotFound,
@@ -21,6 +22,7 @@ from fairlane.errors import (
     InvalidArgument,
     WorkerNotFound,
 )
+from fairlane.operations.call_words import call_words, few_body
 from fairlane.operations.lease import new_op
 from fairlane.operations.request_state import progress, read_holders
 from fairlane.protocol import keys, scripts
@@ -122,26 +124,23 @@ async def read_orders(queue: str, worker: str) -> dict[str, WorkerOrder | None]:
     return {name.decode("ascii", "replace"): parse_order(text) for name, text in pairs}
 
 
-async def read_body(request_id: str, entry_id: bytes) -> bytes | None:
-    """Returns the body of a sub-request that is not settled; None if it is gone."""
-    names = keys.request_keys(request_id)
-    text, entries = await Batch(
-        [Command(b"GET", names[8]), Command(b"XRANGE", names[0], entry_id, entry_id, b"COUNT", 1)]
+async def read_call(request_id: str, entry_id: bytes) -> tuple[str, str]:
+    """Returns the task that an unsettled sub-request calls, and the call in its short form.
+
+    Both are "" if its body is gone, or calls no task.
+    """
+    text, entries, row = await Batch(
+        [
+            Command(b"GET", keys.few(request_id)),
+            Command(b"XRANGE", keys.bodies(request_id), entry_id, entry_id, b"COUNT", 1),
+            hmget(request_id, "redact"),
+        ]
     )
-    if entries:
-        (_, row), *_ = entries
-        return row[1] if len(row) > 1 else None
-    return _few_body(text or b"", int(entry_id.partition(b"-")[2]))
-
-
-def _few_body(text: bytes, index: int) -> bytes | None:
-    """Returns one of the bodies of a small request, `<length>:<body>` each."""
-    for _ in range(index + 1):
-        length, _, text = text.partition(b":")
-        if not length.isdigit():
-            return None
-        body, text = text[: int(length)], text[int(length) :]
-    return body
+    body = entries[0][1][1] if entries else few_body(text, int(entry_id.partition(b"-")[2]))
+    (redact,) = parse_fields(("redact",), row)
+    if body is None:
+        return "", ""
+    return task_of(body), call_words(body, redact.split(",") if redact else ())
 
 
 def answer_call(queue: str, worker: str, order: str, text: str) -> Call[Any]:

@@ -12,7 +12,7 @@ from fairlane.common import clock
 from fairlane.common.clock import retry_delay_ms
 from fairlane.errors import FairlaneError
 from fairlane.model import Verdict, result_head
-from fairlane.operations.orders import CALLS_MOST, answer_call, read_body, read_orders, shown_calls
+from fairlane.operations.orders import CALLS_MOST, answer_call, read_call, read_orders, shown_calls
 from fairlane.records import RunningCall
 from fairlane.worker.board import KILLS
 from fairlane.worker.errors import killed_by
@@ -152,9 +152,11 @@ class Orders:
             return None
         held, running = call.held, call.running
         lines, problem = look.lines(call)
+        task, words = self._task(call)
         return RunningCall(
             worker=self._worker, id=held.request_id, index=running.index,
-            count=1 if running.entry_id else held.count, task=self._task(call) or None,
+            count=1 if running.entry_id else held.count, task=task or None,
+            call=words or None,
             permit=int(held.k), fence=held.fence, attempt=running.attempt,
             attempts=running.attempts,
             ran_ms=max(0, int((clock.mono_s() - running.began) * 1000)),
@@ -163,16 +165,14 @@ class Orders:
             lines=tuple(lines), problem=problem or None,
         )  # fmt: skip
 
-    def _task(self, call: _Call) -> str:
-        """Returns the name of the task that is called; "" if its body is gone or calls none."""
-        task_of, entry_id = self._shape.task_of, call.running.entry_id
-        if task_of is None or not entry_id:
-            return ""
+    def _task(self, call: _Call) -> tuple[str, str]:
+        """Returns the task that is called, and the call; "" if its body is gone or calls none."""
+        if self._shape.task_of is None or not call.running.entry_id:
+            return "", ""
         try:
-            body = self._driver.run(read_body(call.held.request_id, entry_id))
+            return self._driver.run(read_call(call.held.request_id, call.running.entry_id))
         except FairlaneError:
-            return ""
-        return task_of(body) if body is not None else ""
+            return "", ""
 
     # Ends one.
 

@@ -184,14 +184,28 @@ def test_a_worker_that_is_gone_is_named_in_one_sentence(queue: Queue, redis_clie
     redis_client.delete(keys.workers(queue.name))
 
 
+@pytest.mark.parametrize("count", [2, 300])  # they wait in a string, or in a stream
+def test_a_call_is_shown_in_its_short_form_without_what_is_hidden(
+    queue: Queue, redis_client: redis.Redis, count: int
+):
+    bodies = [b'[1,"send_mail",{"to":"ann","password":"hunter%d"}]' % i for i in range(count)]
+    queue.submit_request(bodies, id="r1", redact="password")
+    entries: Any = redis_client.xrange(keys.bodies("r1"), count=2)
+    entry = entries[1][0] if entries else b"1-1"
+    task, words = queue.driver.run(orders.read_call("r1", entry))
+    assert (task, words.partition("password")[0]) == ("send_mail", 'send_mail(to="ann", ')
+    assert "hunter" not in words
+    assert queue.driver.run(orders.read_call("gone", entry)) == ("", "")
+
+
 def test_an_answer_is_bounded(queue: Queue):
     """Lines and calls above the bounds are counted, those that run for longest are kept."""
     from fairlane.records import RunningCall
 
     rows = [
         RunningCall(
-            worker="w:1", id="r1", index=i, count=1, task=None, permit=0, fence=1, attempt=1,
-            attempts=1, ran_ms=i, limit_ms=None, process=1, thread=1, beside=0,
+            worker="w:1", id="r1", index=i, count=1, task=None, permit=0, fence=1,
+            attempt=1, attempts=1, ran_ms=i, limit_ms=None, process=1, thread=1, beside=0,
             lines=tuple(["x" * 500] * 50),
         )
         for i in range(150)

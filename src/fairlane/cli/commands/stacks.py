@@ -85,7 +85,7 @@ def _lines(worker: WorkerCalls) -> Iterator[str]:
 
 def _head(call: RunningCall) -> str:
     what = f"sub-request {call.index}" if call.index is not None else f"{call.count} sub-requests"
-    task = f" ({call.task})" if call.task else ""
+    task = f" ({call.call or call.task})" if call.task else ""
     limit = f", limit {ago(call.limit_ms)}" if call.limit_ms else ""
     thread = f", thread {call.thread}" if call.thread else ""
     return (

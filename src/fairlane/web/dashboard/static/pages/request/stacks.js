@@ -23,7 +23,7 @@ export async function showStacks({ id, context, after }) {
 
 function callBox(call, kill) {
   const what = call.index === null ? counted(call.count, "sub-request") : `Sub-request ${call.index}`;
-  const task = call.task ? `, ${call.task}` : "";
+  const task = call.task ? `, ${call.call ?? call.task}` : "";
   return el("section", {},
     el("div", { class: "row spread" },
       el("b", {}, `${what}${task}`),
