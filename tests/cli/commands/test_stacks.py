@@ -48,7 +48,7 @@ def test_the_calls_of_a_worker_and_of_a_request_are_listed(program: Program, hel
             assert ended.code == 0, ended
             head, line, more = ended.out.decode().splitlines()
             assert head == (
-                "mine sub-request 7 (resize): for 1m 30s, attempt 1 of 5, worker w:1, "
+                "mine sub-request 7 (resize(size=3)): for 1m 30s, attempt 1 of 5, worker w:1, "
                 "process 41, thread 42"
             )
             assert line == '    File "/app/mine.py", line 7 in resize'
