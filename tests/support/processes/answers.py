@@ -21,7 +21,8 @@ if TYPE_CHECKING:
 def call_of(request_id: str, **changed: Any) -> dict[str, Any]:
     """Returns a call as a worker's answer has it."""
     given: dict[str, Any] = {
-        "id": request_id, "index": 7, "count": 1, "task": "resize", "call": "resize(size=3)", "permit": 0, "fence": 9,
+        "id": request_id, "index": 7, "count": 1, "task": "resize", "call": "resize(size=3)",
+        "permit": 0, "fence": 9,
         "attempt": 1, "attempts": 5, "ran_ms": 90_000, "limit_ms": None, "process": 41,
         "thread": 42, "beside": 0, "lines": ['  File "/app/mine.py", line 7 in resize'],
         "problem": None,
