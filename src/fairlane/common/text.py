@@ -56,6 +56,11 @@ def join_names(names: Sequence[object]) -> str:
     return ", ".join(map(str, names[:_SHOWN])) + more
 
 
+def split_names(text: str) -> tuple[str, ...]:
+    """Returns the names in a text as a request stores them: with commas between them."""
+    return tuple(filter(None, text.split(",")))
+
+
 def exact(value: float) -> str:
     """Returns a number with its fraction as `0.25` or `31,622,400`, never with an exponent."""
     shown = f"{value:,.9f}".rstrip("0").rstrip(".")

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from fairlane import settings
 from fairlane.common.fingerprint import fingerprint_of, read_failure
 from fairlane.common.task_names import certain_tasks, count_task, read_tasks, task_of
-from fairlane.common.text import join_names
+from fairlane.common.text import join_names, split_names
 from fairlane.errors import DeadNotFound, RequestEnded, not_found
 from fairlane.model import DeadChoice, outcome_of
 from fairlane.operations.call_words import call_words
@@ -226,7 +226,7 @@ async def group_dead(
 async def read_redact(request_id: str) -> tuple[str, ...]:
     """Returns the fields of a request that views hide."""
     (text,) = await read(request_id, "redact")
-    return tuple(filter(None, text.split(",")))
+    return split_names(text)
 
 
 async def count_chosen(request_id: str, choice: DeadChoice) -> int:

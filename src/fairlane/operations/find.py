@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from fairlane.common.clock import ms_of
 from fairlane.common.task_names import check_task, read_tasks, task_names
-from fairlane.common.text import exact
+from fairlane.common.text import exact, split_names
 from fairlane.errors import InvalidArgument
 from fairlane.model import (
     ENDED,
@@ -456,9 +456,9 @@ async def _labels(ended: list[Completion]) -> dict[str, Labels]:
 
 def _row(one: Completion, labels: Labels) -> Completion:
     """Returns the row of an ended request with its labels."""
-    tags = tuple(filter(None, labels.tags.split(",")))
+    tags = split_names(labels.tags)
     tasks = read_tasks(labels.task, one.total)
-    redact = tuple(filter(None, labels.redact.split(",")))
+    redact = split_names(labels.redact)
     return replace(one, tags=tags, tenant=labels.tenant or None, tasks=tasks, redact=redact)
 
 

@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from fairlane.common.task_names import read_tasks
+from fairlane.common.text import split_names
 from fairlane.errors import FairlaneError
 from fairlane.model import ENDED_STATES
 from fairlane.operations.backlog import WaitingRow, backlog_of, endings_of, newest_ended
@@ -258,10 +259,10 @@ def _request(row: OpenFields) -> RequestCounts:
         limit=number("limit"),
         submitted_ms=number("born"),
         opens_ms=number("opens") or None,
-        tags=tuple(filter(None, fields["tags"].split(","))),
+        tags=split_names(fields["tags"]),
         tenant=fields["tenant"] or None,
         tasks=read_tasks(fields["task"], number("total")),
-        redact=tuple(filter(None, fields["redact"].split(","))),
+        redact=split_names(fields["redact"]),
     )
 
 

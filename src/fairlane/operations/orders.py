@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from fairlane import settings
 from fairlane.common.task_names import task_of
-from fairlane.common.text import format_duration, of_queue, plural
+from fairlane.common.text import format_duration, of_queue, plural, split_names
 from fairlane.errors import (
     CallNotFound,
     CallShared,
@@ -140,7 +140,7 @@ async def read_call(request_id: str, entry_id: bytes) -> tuple[str, str]:
     (redact,) = parse_fields(("redact",), row)
     if body is None:
         return "", ""
-    return task_of(body), call_words(body, redact.split(",") if redact else ())
+    return task_of(body), call_words(body, split_names(redact))
 
 
 def answer_call(queue: str, worker: str, order: str, text: str) -> Call[Any]:

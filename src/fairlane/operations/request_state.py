@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from fairlane.common.rate import parse_rates
 from fairlane.common.task_names import read_tasks
+from fairlane.common.text import split_names
 from fairlane.errors import not_found
 from fairlane.model import ending_words
 from fairlane.operations.call_words import with_calls
@@ -133,10 +134,10 @@ def _counts_in(request_id: str, detail: dict[str, str], held: int) -> dict[str, 
         "ended_ms": _positive(get("ended")),
         "reason": get("reason") or None,
         "reopened": int(get("reopened") or 0),
-        "tags": tuple(filter(None, get("tags", "").split(","))),
+        "tags": split_names(get("tags", "")),
         "tenant": get("tenant") or None,
         "tasks": read_tasks(get("task", ""), total),
-        "redact": tuple(filter(None, get("redact", "").split(","))),
+        "redact": split_names(get("redact", "")),
     }
 
 

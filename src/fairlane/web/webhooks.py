@@ -24,7 +24,7 @@ from starlette.responses import Response
 from fairlane import settings
 from fairlane.common import clock
 from fairlane.common.clock import retry_delay_ms
-from fairlane.common.text import exact
+from fairlane.common.text import exact, split_names
 from fairlane.errors import DataLost, FairlaneError
 from fairlane.operations import webhooks
 from fairlane.operations.completion import place, read_completions
@@ -377,7 +377,7 @@ async def _tags_of(one: Completion) -> tuple[str, ...] | None:
     born, tags = await read(one.id, "born", "tags")
     if born != str(one.submitted_ms):
         return None
-    return tuple(filter(None, tags.split(",")))
+    return split_names(tags)
 
 
 # ------------------------------------------------------------------ endpoints
