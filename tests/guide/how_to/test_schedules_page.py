@@ -20,7 +20,7 @@ PAGE = ROOT / "docs" / "how-to" / "use" / "schedules.md"
 @pytest.mark.rest
 def test_the_page_runs(redis_url: str, tmp_path: Path):
     with Shells(tmp_path, environment(redis_url)) as shells:
-        app, commands, program = (shells.run(block) for block in blocks_of(PAGE))
+        _, _, app, commands, program = (shells.run(block) for block in blocks_of(PAGE))
     rows = [line.split() for line in app.splitlines()]
     assert ["SCHEDULE", "STATE", "CRON", "TZ", "MISSED", "NEXT"] in rows
     assert re.search(r"^daily +active +0 7 \* \* mon-fri +Europe/Berlin +one +", app, re.MULTILINE)
