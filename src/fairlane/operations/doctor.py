@@ -427,7 +427,7 @@ def _ms(ms: float) -> str:
 
 async def _scripts(node: Any, info: dict[str, str]) -> list[Finding]:
     scripts, dialect = list(library()), Dialect.of(info)
-    shas = [script.sha(dialect) for script in scripts]
+    shas = [script.shas[dialect] for script in scripts]
     reply = await _ask(node, b"SCRIPT", b"EXISTS", *shas)
     if reply is None:
         return [Finding("scripts", OK, "what is loaded is not readable")]
