@@ -14,7 +14,7 @@ from fairlane import settings
 from fairlane.common.text import join_names, plural
 from fairlane.errors import FairlaneError, RedisUnreachable
 from fairlane.operations.audit import Suspect, queued_long, remint_lost, still_lost
-from fairlane.operations.finding import BAD, NOTE, OK, WARN, Finding
+from fairlane.operations.check_result import BAD, NOTE, OK, WARN, Finding
 from fairlane.operations.request_checks import (
     FIELDS,
     QUEUE,
