@@ -30,7 +30,7 @@ from tests.explore.several_requests.feeds import (
     chosen_by,
     fed_by,
 )
-from tests.explore.several_requests.groups import Groups, group_producer
+from tests.explore.several_requests.groups import OTHER, Groups, group_producer
 from tests.explore.several_requests.limit_keys import (
     Keyed,
     Ordered,
@@ -111,9 +111,9 @@ def producer(
     return Role(name, "producer", (*options.items(), *flags.items(), *gate.items()))
 
 
-def changer(*changes: tuple[Any, ...]) -> Role:
-    """Makes these live changes, one after the other."""
-    return Role("x", "changer", (("changes", changes),))
+def changer(*changes: tuple[Any, ...], of: str = REQUEST) -> Role:
+    """Makes these live changes of a request, one after the other."""
+    return Role("x", "changer", (("changes", changes), ("of", of)))
 
 
 def worker(number: int, most: int = 1, *, one_server: bool = False) -> Role:
@@ -588,6 +588,9 @@ ORDER_AND_KEY: dict[str, Any] = {"before": (keyed_producer({"x": 1}, order="go_o
 STOPS_OTHERS: dict[str, Any] = IN_ORDER | {
     "before": (keyed_producer({}, attempts=1, order="stop"),)
 }
+DIES_IN_ORDER = IN_ORDER | {"before": (keyed_producer({}, attempts=1, order="go_on"),)}
+DIES_WITH_KEY = IN_ORDER | {"before": (keyed_producer({"x": 1}, attempts=1, order="go_on"),)}
+LATE = ("set_deadline", 20_000)
 KEYED = (
     System("one key", (ON1, ON2), **SHARE_X),
     System("one key, a worker", (ON1,), **SHARE_X),
@@ -600,6 +603,12 @@ KEYED = (
     System("an order and a key", (ON1,), **(IN_ORDER | ORDER_AND_KEY)),
     System("an order, cancel", (ON1, CANCEL), **IN_ORDER),
     System("an order, stops", (ON1, key_resumer()), hows=FAILS, **STOPS_OTHERS),
+    System("an order, a repair", (ON1, REQUEUE), hows=FAILS, **DIES_IN_ORDER),
+    System("an order, a repair of a stop", (ON1, REQUEUE), hows=FAILS, **STOPS_OTHERS),
+    System("an order and a key, a repair", (ON1, REQUEUE), hows=FAILS, **DIES_WITH_KEY),
+    System("an order, the first one is late", (ON1, changer(LATE)), **STOPS_OTHERS),
+    System("an order, the next one is late", (ON1, changer(LATE, of=OTHER)), **STOPS_OTHERS),
+    System("an order, cancel the next one", (ON1, changer(("cancel",), of=OTHER)), **IN_ORDER),
 )
 HUGE = (  # only by name: most have more than three million states
     System("one key, a crash", (ON1,), CRASH, **SHARE_X),

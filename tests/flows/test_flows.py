@@ -188,6 +188,22 @@ def flow() -> Flow:
         (lambda: flow().step("a").children("b", chosen=101), "children of flow f: chosen 101 is"),
         (lambda: flow().step("a").children("b", chosen=-1), "children of flow f: chosen -1 is"),
         (lambda: flow().step("a").children("b", chosen=10_001), "chosen 10001 is not valid"),
+        (
+            lambda: flow().step("a", order_key="k").step("b").step("c", order_key="k"),
+            "step c of flow f has an order key, as step a has, .*: give order_key to one of them",
+        ),
+        (
+            lambda: flow().step("a", order_key="k").step("b", order_key="other"),
+            "step b of flow f has an order key, as step a has",
+        ),
+        (
+            lambda: flow().step("a").children("b", Child("c", order_key="k"), order_key="k"),
+            "step c of flow f has an order key, as step b has",
+        ),
+        (
+            lambda: flow().step("a", on_dead="u", order_key="k").compensate("u", order_key="k"),
+            "step u of flow f has an order key, as step a has",
+        ),
     ],
 )
 def test_a_step_that_is_not_valid_is_refused(make: Any, sentence: str):

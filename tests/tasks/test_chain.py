@@ -122,6 +122,7 @@ def test_what_is_not_valid_is_refused_and_nothing_is_written(app: App, redis_cli
     def count(number: int) -> int:
         return number
 
+    ordered = fetch.with_options(order_key="k")
     refused: list[tuple[Callable[[], Any], type[Exception], str]] = [
         (chain, InvalidArgument, "chain has no call"),
         (group, InvalidArgument, "group has no call"),
@@ -145,6 +146,10 @@ def test_what_is_not_valid_is_refused_and_nothing_is_written(app: App, redis_cli
         (
             lambda: chain(fetch.with_options(durable=1).s("a")).submit(),
             *(InvalidArgument, "has the option durable"),
+        ),
+        (
+            lambda: chain(ordered.s("a"), ordered.s()).submit(),
+            *(InvalidArgument, "step 2.fetch of flow chain has an order key, as step 1.fetch has"),
         ),
     ]
     for make, error, sentence in refused:

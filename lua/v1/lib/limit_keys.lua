@@ -16,10 +16,13 @@
 --
 -- An order key is a key "!<name>", which one request has at a time, in the order of submission: a token has "!<name>=<place>".
 -- Its places are requests, not leases, from the submission to the end:
---   place         <id>            a request; the one with the least score has the turn
---   HELD          <id>            it has started; HELD "!<id>": it ended with dead sub-requests, and stops those behind it
---   LINE + place * LANES + lane   <token>   it waits for the turn, and is in no lane
+--   place - RANKS  <id>             a request that has started, and has the turn until it ends
+--   place          <id>             a request that has not; the one with the least place has the turn, if no stop is before it
+--   STOPS + place  !<place>:<id>    a stop: a request of this place ended with dead sub-requests, and those behind it wait
+--   LINE + place * LANES + lane     <token>   it waits for the turn, and is in no lane
 local RANKS = 2 ^ 42
+local STOPS = 2 ^ 51
+local STOP = "!%d:%s"
 local LINE = 2 ^ 52
 local HELD = "-1"
 local LANES = 128  -- more than there are
@@ -44,14 +47,15 @@ local function limit_in_force(home, name)
   return text and string.match(text, "^%d+")
 end
 
--- Returns the limit in force. If the key is not in use, it is that of the first request that names it.
-local function limit_of(home, key)
-  local limit = limit_in_force(home, key.name)
-  if not limit then
-    limit = key.declared
-    redis.call("HSET", home .. ":limits", key.name, limit)
+-- Returns the request that has the turn of an order key, and its place; nil = none has it.
+local function turn_of(key)
+  local head = redis.call("ZRANGE", key.set, 0, 0, "WITHSCORES")
+  local place = tonumber(head[2] or LINE)
+  if place < 0 then
+    return head[1], place + RANKS
+  elseif place < STOPS and redis.call("ZCOUNT", key.set, score_text(STOPS), below(STOPS + place)) == 0 then
+    return head[1], place
   end
-  return tonumber(limit)
 end
 
 -- Returns true if a token of this rank may go to its lane; with the rank 0, if it may take the key. Those held count, and those
@@ -59,15 +63,20 @@ end
 -- request of the token must have the turn.
 local function may_call(home, key, token, rank)
   if key.place then
-    local first, id = redis.call("ZRANGE", key.set, 0, 0)[1], string.match(token, "^[^#]*")
-    if first == id or first == "!" .. id then
+    local id = string.match(token, "^[^#]*")
+    if turn_of(key) == id then
       return true
     elseif not redis.call("ZSCORE", key.set, id) then  -- it has ended, or damage took its place: the pop decides
-      return rank > 0 or redis.call("ZADD", key.set, key.place, id) == 1 and redis.call("ZRANGE", key.set, 0, 0)[1] == id
+      return rank > 0 or redis.call("ZADD", key.set, key.place, id) == 1 and turn_of(key) == id
     end
     return false
   end
-  return redis.call("ZCOUNT", key.set, "-inf", below(rank)) < limit_of(home, key)
+  local limit = limit_in_force(home, key.name)
+  if not limit then  -- the first request that names a key sets its limit
+    limit = key.declared
+    redis.call("HSET", home .. ":limits", key.name, limit)
+  end
+  return redis.call("ZCOUNT", key.set, "-inf", below(rank)) < tonumber(limit)
 end
 
 -- Returns the score of a token of this rank that waits for the key.
@@ -77,18 +86,23 @@ end
 
 -- ------------------------------------------------------------------ lane
 
--- Calls a token if all its keys have room; else it waits in the line of the first one that has none. Returns that key. If the
--- token was called before, it goes to its lane once more, because its first copy may be lost.
+-- Calls a token if all its keys have room; else it waits in the line of the first one that has none. Returns that key, and the
+-- keys that it has left because it lost its turn: a request ahead of it in its order may wait for them. If the token was called before, it goes to its lane once more, because its first copy may be lost.
 local function call_or_wait(home, token, rank)
   local full
-  local keys = each_key(home, token)
+  local keys, left = each_key(home, token), {}
   for _, key in ipairs(keys) do
     full = full or not may_call(home, key, token, rank) and key
+  end
+  for _, key in ipairs(full and full.place and keys or {}) do
+    if key ~= full and redis.call("ZREM", key.set, token) == 1 then
+      left[#left + 1] = key
+    end
   end
   if full then
     local is_new = redis.call("ZADD", full.set, "NX", line_score(full, rank), token) == 1
     if is_new or tonumber(redis.call("ZSCORE", full.set, token)) >= LINE then
-      return full
+      return full, left
     end
   else
     for _, key in ipairs(keys) do
@@ -100,13 +114,7 @@ local function call_or_wait(home, token, rank)
   local lane = string.format("%d", math.floor(rank / RANKS))
   turns, tenants = home .. ":turns", home .. ":tenants"
   redis.call("LPUSH", home .. ":" .. lane, place_token(lane, token))
-  return full
-end
-
--- Places a token that mint has returned, behind those of its lane that wait already.
--- @rare
-local function place_new(home, lane, token)
-  call_or_wait(home, token, lane * RANKS + redis.call("HINCRBY", home .. ":conf", "ticket", 1))
+  return full, left
 end
 
 -- ------------------------------------------------------------------ line
@@ -134,8 +142,8 @@ local function first_in_line(key)
     if note then
       return note, -1
     end
-    local place = tonumber(redis.call("ZRANGE", key.set, 0, 0, "WITHSCORES")[2] or -1)
-    if place < 0 or place >= LINE - 1 then
+    local _, place = turn_of(key)
+    if not place then
       return nil
     end
     least, most = score_text(LINE + place * LANES), below(LINE + (place + 1) * LANES)
@@ -160,8 +168,13 @@ local function call_line(home, key, todo)
       return
     else
       redis.call("ZREM", key.set, token)
-      local other = call_or_wait(home, token, rank)
-      if other then
+      local other, left = call_or_wait(home, token, rank)
+      for _, one in ipairs(left) do
+        todo[#todo + 1] = one
+      end
+      if other and other.place then  -- it has lost its turn, and those that it was ahead of may be ahead of it there
+        todo[#todo + 1] = look == LOOKS and key or nil
+      elseif other then
         if not key.place then
           keep_place(home, key, token, rank)
         end
@@ -193,6 +206,15 @@ local function call_next(home, key)
     for i = NOTES + 1, #todo do
       redis.call("ZADD", key.set, score_text(LINE - 1), "%" .. todo[i].name)
     end
+  end
+end
+
+-- Places a token that mint has returned, behind those of its lane that wait already.
+-- @rare
+local function place_new(home, lane, token)
+  local _, left = call_or_wait(home, token, lane * RANKS + redis.call("HINCRBY", home .. ":conf", "ticket", 1))
+  for _, key in ipairs(left) do
+    call_next(home, key)
   end
 end
 
@@ -243,7 +265,11 @@ local function take_keys(home, token)
   local lease = string.match(token, "^[^#]*#%d+%.%d+")
   for _, key in ipairs(each_key(home, token)) do
     redis.call("ZREM", key.set, token)
-    redis.call("ZADD", key.set, HELD, key.place and string.match(token, "^[^#]*") or lease)
+    if key.place then
+      redis.call("ZADD", key.set, score_text(key.place - RANKS), string.match(token, "^[^#]*"))
+    else
+      redis.call("ZADD", key.set, HELD, lease)
+    end
   end
 end
 
@@ -255,7 +281,7 @@ local function give_back_keys(home, keys, member, stops)
   for _, key in ipairs(each_key(home, keys)) do
     if is_lease ~= (key.place and true or false) and redis.call("ZREM", key.set, member) == 1 then
       if stops then
-        redis.call("ZADD", key.set, HELD, "!" .. member)
+        redis.call("ZADD", key.set, score_text(STOPS + key.place), string.format(STOP, key.place, member))
       end
       call_next(home, key)
     end

@@ -82,7 +82,7 @@ local function keep(state, now)
     redis.call("HSET", request, "gate", gate_text(state.gate))
   end
   if is_ordered(state) then
-    take_place(home_of(state), state.gate.keys)
+    take_place(home_of(state), state.gate.keys, true)
   end
   redis.call("HDEL", request, "ended")
   if state.cut == 0 then  -- else it ends as cancelled again, for the same reason

@@ -1,5 +1,6 @@
 -- check_keys: gives back what keys hold without a lease, gives up tokens that were called and are queued no more, and calls what
--- waits where there is room. It reads what is held and called, not what waits.
+-- waits where there is room. It reads what is held and called, not what waits. Of an order key it reads the first requests, as far as
+-- they are gone, and some stops.
 -- Says: = corrected
 -- @flags allow-oom
 local conf = KEYS[1]  -- {queue}:conf  hash  ticket
@@ -28,33 +29,50 @@ local function is_valid(member, kind)
   return permit.kind == kind and permit.g == g
 end
 
--- Returns true if this request goes on, or has stopped an order key in which others wait.
-local function has_place(key, member)
-  local is_stop = string.byte(member) == 33
-  select_request("req:{" .. string.sub(member, is_stop and 2 or 1) .. "}")
-  if is_stop then
-    return redis.call("EXISTS", request) == 1 or redis.call("ZCARD", key.set) > 1
+-- Removes the places of requests that are gone or have ended before the one that has the turn, and the stops of requests that are
+-- gone if nothing is behind them. Returns how many. A place elsewhere holds no request back.
+local LOOKED_AT = 100  -- places and stops of one key in a call
+
+local function check_order(key)
+  local gone = {}
+  for _, id in ipairs(redis.call("ZRANGEBYSCORE", key.set, "-inf", below(STOPS), "LIMIT", 0, LOOKED_AT)) do
+    select_request("req:{" .. id .. "}")
+    local state = load_state()
+    if state and not is_ended(state) then
+      break
+    end
+    gone[#gone + 1] = id
   end
-  local state = load_state()
-  return state and not is_ended(state)
+  local stops = redis.call("ZRANGEBYSCORE", key.set, score_text(STOPS), below(LINE - 1), "LIMIT", 0, LOOKED_AT)
+  for _, stop in ipairs(stops) do
+    local place, id = string.match(stop, "^!(%d+):(.*)$")
+    select_request("req:{" .. id .. "}")
+    if redis.call("EXISTS", request) == 0 and redis.call("ZCOUNT", key.set, place, below(STOPS)) == 0 then
+      gone[#gone + 1] = stop
+    end
+  end
+  if #gone > 0 then
+    redis.call("ZREM", key.set, unpack(gone))
+  end
+  return #gone
+end
+
+-- Removes what holds a limit, or was called there, without a lease or a queued permit. Returns how many.
+local function check_limit(key)
+  local count = 0
+  for _, member in ipairs(redis.call("ZRANGEBYSCORE", key.set, "-inf", below(LINE - 1))) do
+    if not is_valid(member, string.find(member, "%", 1, true) and "q" or "h") then
+      redis.call("ZREM", key.set, member)
+      count = count + 1
+    end
+  end
+  return count
 end
 
 local corrected = 0
 for i = names, #ARGV do
   local key = each_key(home, ARGV[i] .. "=1")[1]
-  for _, member in ipairs(redis.call("ZRANGEBYSCORE", key.set, "-inf", below(LINE - 1))) do
-    local is_held = not string.find(member, "%", 1, true)
-    local is_right
-    if key.place then
-      is_right = has_place(key, member)
-    else
-      is_right = is_valid(member, is_held and "h" or "q")
-    end
-    if not is_right then
-      redis.call("ZREM", key.set, member)
-      corrected = corrected + 1
-    end
-  end
+  corrected = corrected + (key.place and check_order or check_limit)(key)
   call_next(home, key)
 end
 return corrected

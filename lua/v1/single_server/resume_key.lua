@@ -1,4 +1,4 @@
--- resume_key: lets the requests behind a stop of an order key go on: a request that had it ended with dead sub-requests.
+-- resume_key: lets the requests behind the first stop of an order key go on: a request that had it ended with dead sub-requests.
 -- Says: = resumed
 --   resumed = the request that stopped it, "" = nothing had stopped it
 -- @flags allow-oom
@@ -13,11 +13,11 @@ local name = ARGV[1]  -- of the order key, with its !
 if not string.find(name, "^![%w_.:-]+$") then
   return redis.error_reply("BADARGUMENT resume_key wants an order key")
 end
-local first = redis.call("ZRANGE", key, 0, 0)[1] or ""
-if string.byte(first) ~= 33 then
+local first = redis.call("ZRANGEBYSCORE", key, score_text(STOPS), below(LINE - 1), "LIMIT", 0, 1)[1]
+if not first then
   return ""
 end
 redis.call("ZREM", key, first)
 local home = string.match(conf, "^[^}]*}")
 call_next(home, each_key(home, name .. "=1")[1])
-return string.sub(first, 2)
+return (string.gsub(first, "^!%d+:", ""))

@@ -456,6 +456,20 @@ class Flow:
                 "that branch which joins its children"
             )
 
+    def _check_order(self, step: Step, where: str) -> None:
+        """Raises InvalidArgument if two steps have an order key, because they could deadlock.
+
+        The request of a later step is created first, so it has the earlier place. With two keys,
+        flows that are submitted concurrently could wait for each other in a circle.
+        """
+        if step.options.get("order_key"):
+            for one in self.steps:
+                if one.options.get("order_key"):
+                    raise InvalidArgument(
+                        f"{where} has an order key, as step {one.name} has, and their requests "
+                        "could wait for each other for ever: give order_key to one of them at most"
+                    )
+
     def _with(self, step: Step) -> Flow:
         where = f"step {step.name} of flow {self.name}"
         check_step(step, where)
@@ -463,6 +477,7 @@ class Flow:
             raise InvalidArgument(
                 f"{where} is there already: a flow has no cycle, and each step has its own name"
             )
+        self._check_order(step, where)
         if len(self.steps) >= MAX_STEPS:
             raise InvalidArgument(f"{where} is one too many: the most are {MAX_STEPS} steps")
         steps = (*self.steps, step)

@@ -23,9 +23,11 @@ if TYPE_CHECKING:
 
 ORDER = "!"  # before the name of an order key
 LINE = 2**52  # the least score of what waits, as in lua/v1/lib/limit_keys.lua
+STOPS = 2**51  # the least score of a stop in an order key
 _SCAN = 500  # keys of one reply
 _CHECKED = 100  # keys that one script checks
 _ENTRIES = 10_000  # of the keys that one script checks
+_OF_ORDER = 200  # entries of an order key that a script reads at most
 _PAGE = 1_000  # entries of one reply
 _SHOWN = 100  # leases and tokens of one key ...
 _SHOWN_OF_EACH = 10  # ... and of each key of a list
@@ -174,37 +176,35 @@ async def _order_states(queue: str, names: Sequence[str], shown: int) -> list[Ke
     following = [[one.decode() for one in row[-1]] for row in rows]
     born = iter(await run_all([hmget(one, "born") for line in following for one in line]))
     states = list[KeyState]()
-    for name, (waiting, first, _), line in zip(names, rows, following, strict=True):
+    for name, (waiting, started, stops, _), line in zip(names, rows, following, strict=True):
         known = [parse_fields(("born",), next(born))[0] for _ in line]
         oldest = min((int(one) for one in known if one), default=None)
-        has_it = [one.decode() for one in first]
-        stops = [one[1:] for one in has_it if one.startswith(ORDER)]
-        holders = [one for one in has_it if not one.startswith(ORDER)]
         states.append(
             KeyState(
                 name=name.removeprefix(ORDER),
                 limit=1,
                 is_set=False,
                 of_task=None,
-                held=len(holders),
+                held=len(started),
                 called=0,
                 waiting=waiting,
                 waits_ms=None if oldest is None else max(0, now_ms - oldest),
-                holders=tuple(holders),
+                holders=tuple(one.decode() for one in started),
                 next_requests=tuple(line),
                 is_order=True,
-                stopped_by=stops[0] if stops else None,
+                stopped_by=stops[0].decode().partition(":")[2] if stops else None,
             )
         )
     return states
 
 
 def _order_reads(zset: bytes, shown: int) -> list[Command]:
-    below_line = b"(%d" % (LINE - 1)
+    below_stops, below_line = b"(%d" % STOPS, b"(%d" % (LINE - 1)
     return [
-        Command(b"ZCOUNT", zset, 0, below_line),
+        Command(b"ZCOUNT", zset, 0, below_stops),
         Command(b"ZRANGEBYSCORE", zset, b"-inf", b"(0", b"LIMIT", 0, shown),
-        Command(b"ZRANGEBYSCORE", zset, 0, below_line, b"LIMIT", 0, shown),
+        Command(b"ZRANGEBYSCORE", zset, STOPS, below_line, b"LIMIT", 0, 1),
+        Command(b"ZRANGEBYSCORE", zset, 0, below_stops, b"LIMIT", 0, shown),
     ]
 
 
@@ -246,10 +246,13 @@ async def find_waiting(queue: str, request_id: str) -> InKeys | None:
     for name in (part.partition("=")[0] for part in limits.split(",") if part):
         zset = keys.limit_key(queue, name)
         if name.startswith(ORDER):
-            place = await Command(b"ZSCORE", zset, request_id)
-            if place is None or float(place) < 0:
+            score = await Command(b"ZSCORE", zset, request_id)
+            if score is None:
                 continue
-            ahead = await Command(b"ZCOUNT", zset, b"-inf", b"(%d" % int(float(place)))
+            place = int(float(score))
+            ahead = await Command(b"ZCOUNT", zset, b"-inf", b"(%d" % place)
+            if place > 0:  # a stop does not hold back what has started
+                ahead += await Command(b"ZCOUNT", zset, STOPS, b"(%d" % (STOPS + place))
             if ahead:
                 return InKeys(name, ahead + 1)
             continue
@@ -379,6 +382,10 @@ async def check_all(queue: str, names: Sequence[str]) -> int:
         part = names[first : first + _CHECKED]
         zsets = [keys.limit_key(queue, name) for name in part]
         sizes = await run_all([Command(b"ZCOUNT", one, b"-inf", b"(%d" % LINE) for one in zsets])
+        sizes = [
+            min(size, _OF_ORDER) if name.startswith(ORDER) else size
+            for name, size in zip(part, sizes, strict=True)
+        ]
         for group in _groups(part, sizes):
             call = scripts.check_keys(keys.of_limits(queue), names=group)
             count += await SingleServer(call) or 0

@@ -1551,8 +1551,8 @@ def resume(keys: Sequence[bytes], *, now: Arg = "") -> Call[ResumeReply]:
 
 def resume_key(keys: Sequence[bytes], *, name: Arg) -> Call[bytes]:
     """
-    Lets the requests behind a stop of an order key go on: a request that had it ended with
-    dead sub-requests.
+    Lets the requests behind the first stop of an order key go on: a request that had it
+    ended with dead sub-requests.
     """
     return _call("resume_key", keys, (name,), _plain)
 

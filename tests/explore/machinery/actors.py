@@ -242,13 +242,18 @@ def _cancel(role: Role, _: tuple[Any, ...]) -> Operation[Any]:
 @kind("changer", again=True)
 async def _change(role: Role, _: tuple[Any, ...]) -> Any:
     """Makes one live change after the other: operations of control.change, with arguments."""
+    name = role.option("of", REQUEST)
     for word, *given in role.option("changes"):
         if word == "hold":
-            await rates.hold(QUEUE, REQUEST, *given)
+            await rates.hold(QUEUE, name, *given)
         elif word == "set_rate":
-            await set_rate(REQUEST, *given)
+            await set_rate(name, *given)
+        elif word == "requeue":
+            await dead_letters.requeue_dead(name)
+        elif word == "cancel":
+            await change.cancel(name, "because", queue=QUEUE)
         else:
-            await getattr(change, word)(REQUEST, *given)
+            await getattr(change, word)(name, *given)
 
 
 @kind("requeuer", again=True)

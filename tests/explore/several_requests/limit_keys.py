@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from fairlane.errors import FairlaneError
 from fairlane.operations import limit_keys
 from fairlane.operations.create import Digest, NewRequest, create
-from fairlane.operations.limit_keys import LINE
+from fairlane.operations.limit_keys import LINE, STOPS
 from fairlane.options import Policy
 from fairlane.protocol import keys
 from tests.explore.machinery.actors import Role, kind
@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 
 NAMES = ("x", "y")
 _RANKS = 2**42  # of one lane, as in lua/v1/lib/limit_keys.lua
+_LANES = 128  # as there
 _TICKETS = 1_600_000_000_000  # the ticket 0 in a state's text: only the order of tickets counts
 
 
@@ -199,9 +200,11 @@ class Ordered(Keyed):
         """Reads a place as its rank among the places."""
         if self._names[i][0] != "order":
             return super().read(i, raw)
-        scores = [float(score) for score in raw[1::2]]
-        said = [(one, _order_place(score)) for one, score in zip(raw[::2], scores, strict=True)]
-        return said, repr(said)
+        rows = [
+            (name, *_zone(float(score))) for name, score in zip(raw[::2], raw[1::2], strict=True)
+        ]
+        said = [(name.decode(), zone, place) for name, zone, place in rows]
+        return said, repr([(name, zone, f"S{_TICKETS + place}") for name, zone, place in rows])
 
     def facts(self, said: Sequence[Any]) -> Facts:
         """Adds who has a place, in their order."""
@@ -212,16 +215,17 @@ class Ordered(Keyed):
     def wrong_stand(self, facts: Facts) -> tuple[str, ...]:
         zones, leases, order = facts.extra
         wrong = list(super().wrong_stand(facts._replace(extra=(zones, leases))))
-        places = [one.decode() for one, place in order if place != "waits"]
-        waiting = {one.partition(b"#")[0].decode() for one, place in order if place == "waits"}
+        places = [name for name, zone, _ in order if zone in {"started", "placed"}]
+        waiting = {name.partition("#")[0] for name, zone, _ in order if zone == "waits"}
         live = {name for name, one in ((REQUEST, facts), *facts.others.items()) if _is_live(one)}
-        if {name for name in places if name[0] != "!"} != live:
+        if {*places} != live or len(places) != len(live):
             wrong.append(f"the places are {places}, those that have not ended {live}")
         holders = {one.partition(b"#")[0].decode() for one in leases}
-        if len(holders) > 1 or not holders <= {*places[:1]}:
-            wrong.append(f"{holders} have leases, and the places are {places}")
-        if places and places[0] in waiting:
-            wrong.append(f"{places[0]} has the turn, and its token waits for it")
+        turn = _turn(order)
+        if len(holders) > 1 or not holders <= {turn}:
+            wrong.append(f"{holders} have leases, and {turn} has the turn")
+        if turn in waiting:
+            wrong.append(f"{turn} has the turn, and its token waits for it")
         return tuple(wrong)
 
     def wrong_move(self, before: Facts, after: Facts) -> tuple[str, ...]:
@@ -233,10 +237,9 @@ class Ordered(Keyed):
     def is_goal(self, facts: Facts, actors: Sequence[Actor]) -> bool:
         """Returns True if no place is left either, or if a person must lift a stop."""
         zones, leases, order = facts.extra
-        is_stopped = bool(order) and order[0][0].startswith(b"!")
-        return is_stopped or (
-            super().is_goal(facts._replace(extra=(zones, leases)), actors) and not order
-        )
+        if any(zone == "stops" for _, zone, _ in order):
+            return _turn(order) is None
+        return super().is_goal(facts._replace(extra=(zones, leases)), actors) and not order
 
     def errands(self, facts: Facts, now: int) -> Iterator[tuple[str, tuple[Any, ...]]]:
         yield from super().errands(facts._replace(extra=facts.extra[:2]), now)
@@ -246,8 +249,22 @@ def _is_live(facts: Facts) -> bool:
     return bool(facts.fields) and not facts.is_over
 
 
-def _order_place(score: float) -> str:
-    return "held" if score < 0 else "waits" if score >= LINE else f"S{_TICKETS + int(score)}"
+def _zone(score: float) -> tuple[str, int]:
+    """Returns the zone of a member of an order key, and its place."""
+    if score < 0:
+        return "started", int(score) + _RANKS
+    if score >= LINE:
+        return "waits", (int(score) - LINE) // _LANES
+    return ("stops", int(score) - STOPS) if score >= STOPS else ("placed", int(score))
+
+
+def _turn(order: Sequence[tuple[str, str, int]]) -> str | None:
+    """Returns the request that has the turn: one that has started, or the first before a stop."""
+    stop = min((place for _, zone, place in order if zone == "stops"), default=_RANKS)
+    for name, zone, place in order:  # the started one is first
+        if zone in {"started", "placed"}:
+            return name if zone == "started" or place < stop else None
+    return None
 
 
 def _named(facts: Facts) -> list[str]:

@@ -20,6 +20,7 @@ from fairlane.protocol.steps import Batch
 from tests.support.run.for_each import for_each
 from tests.support.scripts.requests import ask, once
 from tests.support.servers import backends
+from tests.support.wait import wait_until
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -56,6 +57,34 @@ def wake(lane: Lane) -> None:
     if delayed:
         lane.client.zadd(keys.delayed("req"), dict.fromkeys(delayed, 1))
     lane.run(promote("req", (0,)))
+
+
+def look(lane: Lane, name: str) -> None:
+    """Does what maintenance does for a request."""
+    reply = lane.run(ask(reap("req", name)))
+    lane.driver.run(once(Batch(follow_up("req", (name, reply)))))
+
+
+def expire(queue: Queue, lane: Lane, name: str) -> None:
+    """Lets the deadline of a request that holds nothing pass, which makes it dead."""
+    request = queue.request(name)
+    request.set_deadline(0.001)
+
+    def has_ended() -> bool:
+        look(lane, name)
+        return bool(request.progress().ended)
+
+    wait_until(has_ended)
+
+
+def run_all(queue: Queue) -> list[str]:
+    """Runs all that can start; returns the requests in the order of their starts."""
+    began = []
+    while taken := take(queue):
+        for one in taken:
+            began.append(one.id)
+            one.done(b"")
+    return began
 
 
 def test_requests_of_a_key_run_one_after_the_other_in_their_order(queue: Queue, lane: Lane):
@@ -131,8 +160,7 @@ def test_each_end_of_a_request_gives_the_turn_to_the_next(queue: Queue, lane: La
             one.dead("no")
         elif end == "expiry":
             lane.client.zadd(keys.leases(first), {"0": 1})
-            reply = lane.run(ask(reap("req", first)))
-            lane.driver.run(once(Batch(follow_up("req", (first, reply)))))
+            look(lane, first)
         else:
             if end != "done":
                 queue.request(first).cancel()
@@ -380,3 +408,172 @@ def test_a_request_that_is_repaired_has_its_former_place(queue: Queue, lane: Lan
         one_more[0].done(b"")
     assert began == [name for name in ids if name not in names(running)]
     assert names_in_use_now(queue) == []
+
+
+# ------------------------------------------------------------------ stops beside others
+
+
+@for_each("begun", ["not", "held", "in a pause", "repaired"])
+def test_a_stop_holds_back_only_those_behind_it(queue: Queue, lane: Lane, begun: str):
+    """The request ahead of it runs to its end, whether or not it had started before."""
+    key = begun.replace(" ", "-")
+    first, second, third = ids = [f"{key}{n}" for n in range(3)]
+    for name in ids:
+        does = "stop" if name == second else "go_on"
+        queue.submit_request(["a"], id=name, order_key=key, order_on_dead=does)
+    held = [] if begun == "not" else take(queue)
+    if begun == "in a pause":
+        held.pop().release(delay_s=60)
+    elif begun == "repaired":
+        held.pop().dead("no")
+    expire(queue, lane, second)
+    if begun == "repaired":
+        assert queue.request(first).requeue_dead() == 1
+    elif begun == "in a pause":
+        retries = keys.retries(first)
+        lane.client.zadd(retries, dict.fromkeys(lane.client.zrange(retries, 0, -1), 1))
+        wake(lane)
+    assert queue.key(key).stopped_by == second
+    for one in held:
+        one.done(b"")
+    assert run_all(queue) == ([] if begun == "held" else [first])
+    cause = next(one for one in queue.request(third).why().causes if one.kind == "key")
+    assert f"which request {second} has stopped" in cause.text
+    assert queue.resume_key(key) == second
+    assert run_all(queue) == [third]
+    assert names_in_use_now(queue) == []
+
+
+def test_a_stop_may_be_lifted_before_the_requests_ahead_of_it_have_ended(queue: Queue, lane: Lane):
+    for name in "ABC":
+        queue.submit_request(["a"], id=name, order_key="chat", order_on_dead="stop")
+    expire(queue, lane, "B")
+    assert queue.resume_key("chat") == "B"
+    assert run_all(queue) == ["A", "C"]
+
+
+def test_a_repair_of_the_request_that_stopped_the_others_lets_it_run_again(
+    queue: Queue, lane: Lane
+):
+    for name in "ABC":
+        queue.submit_request(["a"], id=name, order_key="chat", order_on_dead="stop")
+    expire(queue, lane, "B")
+    assert queue.request("B").requeue_dead() == 1
+    assert run_all(queue) == ["A", "B", "C"]
+    assert names_in_use_now(queue) == []
+
+
+@for_each("how", ["replace", "delete"])
+def test_a_new_request_with_the_id_of_the_one_that_stopped_lifts_no_stop(
+    queue: Queue, lane: Lane, how: str
+):
+    given: Any = {"order_key": how, "order_on_dead": "stop", "on_duplicate": "replace"}
+    first, second = f"{how}1", f"{how}2"
+    for name in (first, second):
+        queue.submit_request(["a"], id=name, **given)
+    take_one(queue).dead("no")
+    if how == "delete":
+        lane.client.delete(*keys.request_keys(first))
+    queue.submit_request(["b"], id=first, **given)
+    assert take(queue) == []
+    expire(queue, lane, first)
+    assert [queue.resume_key(how) for _ in range(3)] == [first, first, None]
+    assert run_all(queue) == [second]
+    assert names_in_use_now(queue) == []
+
+
+def test_a_stop_without_others_behind_it_lasts_as_long_as_its_request(queue: Queue, lane: Lane):
+    queue.submit_request(["a"], id="A", order_key="chat")
+    queue.submit_request(["a"], id="B", order_key="chat", order_on_dead="stop")
+    expire(queue, lane, "B")
+    assert lane.run(check_all("req", names_in_use_now(queue))) == 0
+    lane.client.delete(*keys.request_keys("B"))
+    assert lane.run(check_all("req", names_in_use_now(queue))) == 1
+    assert run_all(queue) == ["A"]
+    assert names_in_use_now(queue) == []
+
+
+def test_a_stop_with_others_behind_it_outlasts_its_request(queue: Queue, lane: Lane):
+    for name in "AB":
+        queue.submit_request(["a"], id=name, order_key="chat", order_on_dead="stop")
+    take_one(queue).dead("no")
+    lane.client.delete(*keys.request_keys("A"))
+    assert lane.run(check_all("req", names_in_use_now(queue))) == 0
+    assert take(queue) == []
+    assert queue.resume_key("chat") == "A"
+
+
+# ------------------------------------------------------------------ limits beside an order
+
+
+def hold_api(queue: Queue, count: int = 1) -> list[Taken]:
+    """Lets other requests hold the limit `api`, or one of several limits."""
+    for n in range(count):
+        queue.submit_request(["a"], id=f"H{n}", limits={f"api{n or ''}": 1})
+    return take(queue)
+
+
+def spend_tickets(lane: Lane) -> None:
+    """Makes what waits now old enough to keep its place in a key."""
+    lane.client.hincrby(keys.conf("req"), "ticket", 1_000)
+
+
+def test_a_limit_and_an_order_do_not_block_each_other_after_a_repair(queue: Queue, lane: Lane):
+    queue.submit_request(["a"], id="A", order_key="chat", limits={"api": 1})
+    take_one(queue).dead("no")
+    (holder,) = hold_api(queue)
+    queue.submit_request(["a"], id="R", order_key="chat", limits={"api": 1})
+    assert queue.request("A").requeue_dead() == 1
+    queue.submit_request(["a"], id="O", limits={"api": 1})
+    spend_tickets(lane)
+    holder.done(b"")
+    assert sorted(run_all(queue)) == ["A", "O", "R"]
+    assert names_in_use_now(queue) == []
+
+
+def test_a_request_that_loses_its_turn_keeps_no_place_in_a_limit(queue: Queue, lane: Lane):
+    queue.submit_request(["a"], id="A", order_key="chat", limits={"api": 1})
+    take_one(queue).dead("no")
+    one, other = hold_api(queue, 2)
+    queue.submit_request(["a"], id="R", order_key="chat", limits={"api": 1, "api1": 1})
+    spend_tickets(lane)
+    one.done(b"")
+    kept: Any = lane.client.zrange(keys.limit_key("req", "api"), 0, -1)
+    assert [member.partition(b"#")[0] for member in kept] == [b"R"]
+    assert queue.request("A").requeue_dead() == 1
+    queue.submit_request(["a"], id="O", limits={"api": 1})
+    other.done(b"")
+    assert {*run_all(queue)} == {"A", "O", "R"}
+    assert names_in_use_now(queue) == []
+
+
+def test_a_token_that_is_placed_again_without_its_turn_leaves_its_limits(queue: Queue, lane: Lane):
+    """It was called before a repair took the turn, and its first copy was lost."""
+    queue.submit_request(["a"], id="A", order_key="chat")
+    take_one(queue).dead("no")
+    queue.submit_request(["a"], id="R", order_key="chat", limits={"api": 1})
+    queue.submit_request(["a"], id="O", limits={"api": 1})
+    own = keys.lanes("req")[queue.request("R").progress().priority]
+    (token,) = lane.client.lrange(own, 0, -1)
+    lane.client.delete(own)
+    assert queue.request("A").requeue_dead() == 1
+    lane.driver.run(once(Batch(place_tokens("req", [(b"50", token)]))))
+    assert sorted(names(take(queue))) == ["A", "O"]
+
+
+def test_many_that_lose_their_turn_do_not_hide_the_one_that_has_it(queue: Queue, lane: Lane):
+    """One look at a line is bounded: the rest is looked at in the same call or the next audit."""
+    count = 101  # more than one look
+    for n in range(count):
+        queue.submit_request(["a"], id=f"A{n}", order_key=f"o{n}", limits={f"k{n}": 1})
+    for most in (100, 1):
+        for one in queue.take(most, visible_for=60):
+            one.dead("no")
+    (holder,) = hold_api(queue)
+    for n in range(count):
+        queue.submit_request(["a"], id=f"R{n}", order_key=f"o{n}", limits={"api": 1})
+    for n in range(count):
+        queue.request(f"A{n}").requeue_dead()
+    queue.submit_request(["a"], id="O", limits={"api": 1})
+    holder.done(b"")
+    assert "O" in [name for _ in range(3) for name in names(queue.take(100, visible_for=60))]

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from fairlane.errors import FairlaneError
-from fairlane.operations.limit_keys import LINE
+from fairlane.operations.limit_keys import LINE, STOPS
 from fairlane.protocol import keys
 from tests.scripts.lease.test_exchange import exchange
 from tests.support.run.for_each import for_each
@@ -275,6 +275,32 @@ def test_no_keys_and_too_many_keys_are_refused(one: Lane, count: int):
         check(one, *["x"] * count)
 
 
+def test_the_check_of_an_order_reads_a_bounded_number_of_those_that_wait(queue: Queue, lane: Lane):
+    """Thousands may wait for their turn, and a script blocks the server."""
+    order = keys.limit_key("req", "!x")
+    queue.submit_request(["a"], id="r1", order_key="x")
+    behind = {f"gone{n}": 1_000 + n for n in range(150)}
+    lane.client.zadd(order, behind)
+    lane.client.zadd(order, {f"!{n}:gone": STOPS + n for n in range(2_000, 2_150)})
+    assert check(lane, "!x") == 100  # stops without a request behind them
+    lane.client.delete(*keys.request_keys("r1"))
+    assert [check(lane, "!x") for _ in range(4)] == [150, 51, 0, 0]
+    assert not lane.client.exists(order)
+    lane.client.delete(OWN)
+
+
+def test_a_place_without_a_request_holds_none_back_before_it_is_the_first(queue: Queue, lane: Lane):
+    for name in ("r1", "r2"):
+        queue.submit_request(["a"], id=name, order_key="x")
+    lane.client.zadd(keys.limit_key("req", "!x"), {"gone": 1.5})
+    (taken,) = queue.take(9, visible_for=60)
+    assert check(lane, "!x") == 0
+    taken.done(b"")
+    assert in_lane(lane) == []
+    assert check(lane, "!x") == 1
+    assert [token.partition("#")[0] for token in in_lane(lane)] == ["r2"]
+
+
 # ------------------------------------------------------------------ resume_key
 
 
@@ -304,6 +330,20 @@ def test_a_stop_that_nothing_waits_for_is_forgotten_when_it_is_lifted(queue: Que
     queue.request("r2").cancel()
     assert resume(lane) == b"r1"
     assert limits(lane) == {}
+
+
+def test_each_stop_of_an_order_is_lifted_alone_and_the_first_one_first(queue: Queue, lane: Lane):
+    stop(queue, lane)
+    order = keys.limit_key("req", "!x")
+    place: Any = lane.client.zscore(order, "r2")
+    behind, last = int(place) - 1, int(place) + 1
+    lane.client.zadd(order, {f"!{behind}:r:0": STOPS + behind, f"!{last}:r9": STOPS + last})
+    assert resume(lane) == b"r1"
+    assert in_lane(lane) == []
+    assert resume(lane) == b"r:0"
+    assert len(in_lane(lane)) == 1
+    assert [resume(lane), resume(lane)] == [b"r9", b""]
+    assert len(in_lane(lane)) == 1
 
 
 @for_each("name", ["x", "!", "!a b", "", "!x=1"])
