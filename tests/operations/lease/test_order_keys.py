@@ -291,8 +291,9 @@ def test_bad_input_is_refused_before_anything_is_written(
 class Play:
     """Random changes of requests that share two order keys and two limits."""
 
-    def __init__(self, queue: Queue, seed: int) -> None:
-        self.queue, self.rng = queue, random.Random(seed)
+    def __init__(self, queue: Queue, lane: Lane, seed: int) -> None:
+        self.queue, self.lane, self.rng = queue, lane, random.Random(seed)
+        self.begun, self.late = set[str](), set[str]()
         self.order = defaultdict[str, list[str]](list)
         self.held: list[Taken] = []
         self.ended: set[str] = set()
@@ -313,14 +314,18 @@ class Play:
             ["a"] * self.rng.randint(1, 3), id=name, order_key=key, attempts=2, backoff=0,
             priority=self.rng.randint(0, 99),
             limits=self.rng.choice([{}, {"api": 1}, {"api": 1, "db": 1}]),
+            order_on_dead=self.rng.choice(["go_on", "stop"]),
         )  # fmt: skip
 
     def take(self) -> None:
-        """Takes some: none may start before the ones ahead have ended, or beside another one."""
+        """Takes some: none may start behind a stop, before the ones ahead, or beside another."""
         for one in take(self.queue, self.rng.randint(1, 3)):
-            (of_key,) = [of_key for of_key in self.order.values() if one.id in of_key]
+            ((key, of_key),) = [row for row in self.order.items() if one.id in row[1]]
             ahead = of_key[: of_key.index(one.id)]
             assert [name for name in ahead if not self.has_ended(name)] == []
+            stops = [name.partition(":")[2] for name in places(self.lane, key) if name[0] == "!"]
+            assert one.id in self.begun or not {*stops} & {*ahead}
+            self.begun.add(one.id)
             assert one.id not in names(self.held)
             self.held.append(one)
 
@@ -335,14 +340,27 @@ class Play:
         if self.ids:
             request = self.queue.request(self.rng.choice(self.ids))
             changes: list[Callable[[], object]] = [request.cancel, request.pause, request.resume]
+            changes += [partial(request.set_deadline, 0.001), self.resume_key]
             with suppress(RequestEnded):
-                self.rng.choice(changes)()
+                done = self.rng.choice(changes)
+                done()
+                self.late |= {request.id} if isinstance(done, partial) else set()
 
-    def end(self, lane: Lane) -> None:
+    def resume_key(self) -> None:
+        self.queue.resume_key(self.rng.choice("ab"))
+
+    def maintain(self) -> None:
+        wake(self.lane)
+        for name in [*self.late]:
+            look(self.lane, name)
+
+    def end(self) -> None:
         while live := [name for name in self.ids if not self.has_ended(name)]:
             for name in live:
-                self.queue.request(name).resume()
-            wake(lane)
+                with suppress(RequestEnded):
+                    self.queue.request(name).resume()
+            self.resume_key()
+            self.maintain()
             for one in [*self.held, *take(self.queue)]:
                 one.done(b"")
             self.held = []
@@ -352,16 +370,20 @@ class Play:
 def test_the_order_holds_after_random_changes(queue: Queue, lane: Lane, seed: int):
     """None starts before the one ahead has ended, whatever fails, waits or is cancelled."""
     lane.client.flushdb()
-    play = Play(queue, seed)
+    play = Play(queue, lane, seed)
     steps: list[Callable[[], None]] = [play.submit, play.take, play.settle] * 3
     steps.append(play.change)
     for _ in range(120):
         play.rng.choice(steps)()
-        wake(lane)
+        play.maintain()
         for key, of_key in play.order.items():
             live = [name for name in of_key if not play.has_ended(name)]
-            assert [name for name in places(lane, key) if "#" not in name] == live
-    play.end(lane)
+            assert [
+                name for name in places(lane, key) if name[0] != "!" and "#" not in name
+            ] == live
+    play.end()
+    while queue.resume_key("a") or queue.resume_key("b"):
+        pass
     assert names_in_use_now(queue) == []
 
 
