@@ -108,7 +108,8 @@ class ConnectionSet(ServerHealth):
     def give(self, line: Any) -> None:
         """Makes a connection idle; a broken one reconnects at its next use."""
         self._idle.append(line)
-        self.note_reply()
+        if self._away_since:
+            self.note_reply()
 
     async def close(self) -> None:
         """Closes the idle connections; one in use is given back as usual."""

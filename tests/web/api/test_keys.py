@@ -189,7 +189,7 @@ def test_an_order_that_a_dead_one_stopped_goes_on_when_a_person_says_so(serving:
     assert (resumed.status, resumed.json) == (200, {"name": "chat", "resumed": "r1"})
     assert serving.curl("/v1/keys").json["keys"][0]["stopped_by"] is None
     (taken,) = serving.call("POST", "/v1/take", {"count": 1, "wait_s": 10}).json["taken"]
-    assert taken["request_id"] == "r2"
+    assert taken["id"] == "r2"
     again = serving.call("POST", "/v1/keys/chat/resume")
     assert (again.status, again.json) == (200, {"name": "chat", "resumed": None})
     put(serving, "chat", 5)

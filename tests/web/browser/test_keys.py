@@ -58,7 +58,7 @@ def test_a_person_lets_an_order_go_on_that_a_dead_one_stopped(browser: Browser, 
     browser.sees("chat", "stopped", "stopped by the dead of first", "second")
     browser.click("td button", "Resume")
     confirm(browser, "Request first ended with dead sub-requests, and 1 behind it")
-    browser.sees("The next request of the key starts", "has room")
+    browser.sees("The next request of the key starts", "an order: one request at a time")
     assert serving.curl("/v1/keys/chat").json["stopped_by"] is None
 
 
