@@ -41,7 +41,7 @@ CALLS = 100  # of an order key
 REACHED = {"n1": 1, "n2": 2, "n3": 3}  # no more than three workers have
 _LEASE_MS = 6_000
 _STOPPED_MS = 2_500
-_AT_ONCE = 500
+_PAGE = 500
 
 
 def _keyed(rng: random.Random) -> Plan:
@@ -59,7 +59,7 @@ def _ordered(orders: int) -> Callable[[random.Random], Plan]:
     numbers = count()
 
     def plan(rng: random.Random) -> Plan:
-        kind = rng.choices("esf", (60, 30, 10))[0]
+        kind = rng.choices("eslf", (30, 40, 20, 10))[0]
         options: dict[str, Any] = {"order_key": f"o{next(numbers) % orders}"}
         if rng.random() < 0.1:
             options["limits"] = {"k6": LIMITS["k6"]}
@@ -243,8 +243,8 @@ def _check_order(scene: Scene, report: Report) -> None:
     journal = read(scene.fleet.journal, scene.fleet.deaths)
     by_key = defaultdict[str, list[tuple[int, int]]](list)
     numbers = [one for one in scene.load.requests if one not in scene.load.forgotten]
-    for first in range(0, len(numbers), _AT_ONCE):
-        some = numbers[first : first + _AT_ONCE]
+    for first in range(0, len(numbers), _PAGE):
+        some = numbers[first : first + _PAGE]
         found = scene.queue.driver.run(run_all([hmget(name_of(one), "keys") for one in some]))
         for number, row in zip(some, found, strict=True):
             name = dict(scene.load.requests[number].plan.options)["order_key"]

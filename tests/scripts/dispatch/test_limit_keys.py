@@ -53,7 +53,7 @@ def set_limit(lane: Lane, limit: Any, name: str = "x", by: str = "set") -> Any:
 
 
 def check(lane: Lane, *names: str) -> Any:
-    return run(lane, "check_keys", LIMITS, names=list(names))
+    return run(lane, "check_keys", LIMITS, first=0, most=1_000, names=list(names))
 
 
 def zones(lane: Lane, name: str = "x") -> dict[str, str]:
@@ -108,6 +108,7 @@ def test_a_token_that_waits_and_is_placed_again_keeps_its_place(one: Lane):
     place(one, 5, token(1), 5, token(2), 5, token(3))
     place(one, 5, token(2))
     assert [*zones(one)] == [token(1), token(2), token(3)]
+    assert in_lane(one) == [token(1)]
 
 
 def test_a_full_key_calls_a_more_urgent_token_beside_the_called_one(one: Lane):
@@ -150,6 +151,23 @@ def test_a_higher_limit_calls_as_many_as_it_has_room_for(one: Lane):
     assert limits(one) == {b"x": b"3 set"}
     assert set_limit(one, 3) == b"3"  # a repeat
     assert len(in_lane(one)) == 3
+
+
+def test_a_token_that_came_lately_keeps_no_place_while_another_key_is_full(one: Lane):
+    place(one, 5, token(1), 5, token(2, "y=1"), 5, token(3, "x=1,y=1"), 5, token(4))
+    set_limit(one, 2)
+    assert zones(one) == {token(1): "called", token(4): "called"}
+    assert zones(one, "y") == {token(2, "y=1"): "called", token(3, "x=1,y=1"): "waits"}
+
+
+def test_a_place_is_kept_by_another_one_when_its_keeper_waits_for_the_key_again(one: Lane):
+    keeper, urgent = token(3, "x=1,y=1"), token(4, "x=1,z=1")
+    place(one, 0, token(1), 0, token(2, "z=1"), 5, keeper, 0, urgent)
+    one.client.hset(LIMITS[0], mapping={"ticket": 500, "kept:x": keeper})
+    set_limit(one, 2)
+    assert zones(one) == {token(1): "called", urgent: "called", keeper: "waits"}
+    assert zones(one, "z") == {token(2, "z=1"): "called", urgent: "waits"}
+    one.client.hdel(LIMITS[0], "kept:x")
 
 
 def test_a_lower_limit_takes_nothing_back(one: Lane):
@@ -267,6 +285,12 @@ def test_a_limit_without_users_is_forgotten_unless_it_was_set(one: Lane):
     one.client.hset(LIMITS[3], mapping={"x": "1", "y": "2 set"})
     assert check(one, "x", "y", "unknown") == 0
     assert limits(one) == {b"y": b"2 set"}
+
+
+@for_each("first, most", [(-1, 9), ("x", 9), (0, 0), (0, 1_001), (0, "x")])
+def test_a_malformed_part_of_the_entries_is_refused(one: Lane, first: Any, most: Any):
+    with pytest.raises(FairlaneError, match="BADARGUMENT"):
+        run(one, "check_keys", LIMITS, first=first, most=most, names=["x"])
 
 
 @for_each("count", [0, 101])
