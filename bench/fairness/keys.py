@@ -178,7 +178,7 @@ def main() -> None:
         costs = cost_of(limits, count)
         rows.append(f"| {name} | " + " | ".join(_shown(one) for one in costs) + " |")
         print(rows[-1], file=sys.stderr)
-    for waiting in (0, BESIDE, 0, BESIDE):
+    for waiting in (0, BESIDE):
         beside.append(f"| {waiting:,} | {_shown(cost_beside(waiting, count))} |")
         print(beside[-1], file=sys.stderr)
     for waiting in (2 * STARTS, BESIDE):

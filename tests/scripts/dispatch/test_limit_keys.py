@@ -170,6 +170,18 @@ def test_a_place_is_kept_by_another_one_when_its_keeper_waits_for_the_key_again(
     one.client.hdel(LIMITS[0], "kept:x")
 
 
+def test_a_line_that_a_call_did_not_work_off_is_noted_in_that_of_the_other_key(one: Lane):
+    """A call looks at 100 tokens; the next change of the other key goes on."""
+    rows = [word for n in range(150) for word in (5, token(n + 3, "x=1,y=1"))]
+    place(one, 5, token(1), 5, token(2, "y=1"), *rows)
+    reply: Any = run(one, "set_key_limit", (*LIMITS, KEY), name="x", limit=3, by="set")
+    assert reply == [b"more", b"1"]
+    assert zones(one, "y")["%x"] == "noted"
+    assert len(zones(one)) == 2 + 50  # one of them keeps its place
+    set_limit(one, 2, name="y")
+    assert "%x" not in zones(one, "y")
+
+
 def test_a_lower_limit_takes_nothing_back(one: Lane):
     place(one, 5, token(1, "x=2"), 5, token(2, "x=2"))
     assert set_limit(one, 1) == b"2"
@@ -368,6 +380,17 @@ def test_acquire_leaves_the_permit_queued_and_the_token_in_line(queue: Queue, la
     check(lane, "x")
     assert in_lane(lane) == [own]
     assert lane.request("acquire", **given)[0] == b"ok"
+
+
+def test_a_token_with_two_full_keys_waits_for_the_first_of_them(queue: Queue, lane: Lane):
+    for name in ("r1", "r2"):
+        queue.submit_request(["a"], id=name, limits={"x": 2, "y": 2})
+    assert len(queue.take(1, visible_for=60)) == 1
+    set_limit(lane, 1)
+    set_limit(lane, 1, name="y")
+    assert queue.take(1, visible_for=60) == []
+    assert [*zones(lane).values()] == ["held", "waits"]
+    assert [*zones(lane, "y").values()] == ["held"]
 
 
 def test_a_token_that_is_refused_gives_its_other_keys_to_others(queue: Queue, lane: Lane):
