@@ -1,8 +1,8 @@
 """Measures what limits by key cost Redis, and how soon the next call of a full key starts.
 
-`python -m bench.fairness.keys [calls]`: single calls with no key, with keys that have room, and
-with keys for which 20 calls wait. The microseconds are processor time of the server (`INFO cpu`),
-which other programs on the machine change little; `INFO commandstats` counts the commands.
+`python -m bench.fairness.keys [calls [keys]]`: single calls with no key, with keys that have
+room, and with keys for which 20 calls wait. The microseconds are processor time of the server
+(`INFO cpu`), which other programs change little; `INFO commandstats` counts the commands.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ if TYPE_CHECKING:
     from bench.fairness.at_work import Log
 
 CALLS = 20_000
+KEYS = int(sys.argv[2]) if len(sys.argv) > 2 else 10_000
 EACH = 20  # calls of a key, and of a submission
-KEYS = 10_000
 BESIDE = 100_000  # calls that wait for a full key
 UNITS = 8
 MOST = 10_000  # the limit of a key that has room
