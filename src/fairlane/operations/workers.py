@@ -9,7 +9,6 @@ from fairlane import settings
 from fairlane.common.text import of_queue
 from fairlane.errors import FairlaneError, InvalidArgument
 from fairlane.operations.after import DONE, endings_of, lives_text, read_lives
-from fairlane.operations.create import seen_to_exist
 from fairlane.operations.lease import reap
 from fairlane.operations.pause import QueuePause, read_until, remedy
 from fairlane.operations.rates import opens, parse_queue_rate, until_more
@@ -20,6 +19,8 @@ from fairlane.operations.tokens import (
     parse,
     push,
     reschedule_active,
+    seen_to_exist,
+    was_seen,
 )
 from fairlane.protocol import keys, scripts
 from fairlane.protocol.server_info import time_ms
@@ -182,7 +183,7 @@ async def look_after(
         except FairlaneError as error:
             failed[name] = error
             due = _not_before(score, now, now + _until_next(name, 0, calm_ms))
-            rows += [name, score, seen_to_exist(due) if float(score) % 1 else due]
+            rows += [name, score, seen_to_exist(due) if was_seen(score) else due]
     await _postpone_all(queue, rows)
     return len(scores)
 
