@@ -12,6 +12,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from fairlane.call_records import LongCall, SlowCall  # noqa: TC001  msgspec reads it
 from fairlane.common.task_names import Tasks, task_of, tasks_words
 from fairlane.common.text import figure, format_duration
 from fairlane.model import ENDED_STATES, ending_words, outcome_of
@@ -121,8 +122,9 @@ class Progress(RequestCounts):
     `is_rate_limited`: a rate set `opens_ms`, not a delay or a handler.
 
     `repairs` are its last five openings after an end, newest first. `by` is the token of the HTTP
-    API that submitted it; a caller without the scope operate does not see it. `holders` and the two
-    fields of retries are read only for `fairlane status`; elsewhere they are None.
+    API that submitted it; a caller without the scope operate does not see it. `holders`, the two
+    fields of retries and `long_calls`, which run unusually long, are read only for `fairlane
+    status`; elsewhere they are None.
     """
 
     limit: int
@@ -149,6 +151,7 @@ class Progress(RequestCounts):
     holders: tuple[Holder, ...] | None = None
     retries_waiting: int | None = None
     next_retry_ms: int | None = None
+    long_calls: tuple[LongCall, ...] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -331,7 +334,9 @@ class WorkerState:
     Redis of the queue, `started_ms` by the worker's clock. `leases` is how many leases it held at
     its last beat, `calls` those that reported progress. It makes `units` calls concurrently, and
     finishes `per_s` sub-requests in a second while it works; None if that is not measured yet.
-    `release` is its version of Fairlane. If its record has expired, all that it says is None.
+    `version` is its version of Fairlane, `release` that of the users' code, None if it names none.
+    `slow` are calls that run for 10 s or longer: of each task the longest ones, up to 20. If its
+    record has expired, all that it says is None.
     """
 
     id: str
@@ -345,7 +350,9 @@ class WorkerState:
     calls: tuple[CallProgress, ...]
     units: int | None = None
     per_s: float | None = None
+    version: str | None = None
     release: str | None = None
+    slow: tuple[SlowCall, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -508,7 +515,7 @@ class QueueStatus:
     those without a late beat; `beats` is the age of each last beat in ms, until the record expires.
     `ended` is the length of the completion log. `admitted` sub-requests count for the bound
     `max_waiting`; None without a bound. `paused_until_ms` None: the queue is not paused, or until
-    it is resumed.
+    it is resumed. `long_calls` run unusually long, the longest first.
     """
 
     queue: str
@@ -528,6 +535,7 @@ class QueueStatus:
     is_paused: bool
     paused_until_ms: int | None
     rate: str | None
+    long_calls: tuple[LongCall, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -31,6 +31,7 @@ from fairlane.operations.estimate import (
 from fairlane.operations.find import list_workers
 from fairlane.operations.hand_over import Feed
 from fairlane.operations.lives import DONE, circle_text
+from fairlane.operations.long_calls import long_calls_of, words
 from fairlane.operations.pause import remedy
 from fairlane.operations.rates import until_more
 from fairlane.operations.take import TAKER
@@ -42,6 +43,7 @@ from fairlane.records import Cause, Estimate, KeyState, WhyWaiting
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable
 
+    from fairlane.call_records import LongCall
     from fairlane.operations.estimate import QueueFacts, RequestFacts
     from fairlane.records import LanePlace
 
@@ -93,6 +95,7 @@ async def waiting(queue: str, most: int = _MOST) -> tuple[list[WaitingRequest], 
 
 
 GATED = ("after", "delay", "handler", "rate")  # the kinds of a request whose gate is closed
+_MOST_LONG = 3  # calls that run unusually long, of one request
 _ERROR_MOST = 200  # characters of an error
 
 
@@ -305,6 +308,15 @@ def late_holders(facts: RequestFacts, alive: Collection[str]) -> list[Cause]:
     return [Cause("late", text, figures={"workers": late})]
 
 
+def in_long_call(call: LongCall, now_ms: int) -> Cause:
+    """Returns the cause that a call runs unusually long."""
+    figures = {
+        name: getattr(call, name)
+        for name in ("index", "task", "worker", "since_ms", "ran_ms", "usual_ms")
+    }
+    return Cause("long_call", f"{words(call, now_ms)}: {call.remedy}", figures=figures)
+
+
 # ------------------------------------------------------------------ the queue
 
 
@@ -382,6 +394,8 @@ async def why(request_id: str) -> WhyWaiting:
     causes = causes_of(facts, queue, place, capacity)
     if not page.more:
         causes[1:1] = late_holders(facts, alive)
+    long = await long_calls_of(progress.queue, page.workers, request_id)
+    causes += [in_long_call(one, facts.now_ms) for one in long[:_MOST_LONG]]
     found = estimate(facts, causes, capacity, near, rivals, queue.rate)
     return WhyWaiting(progress, causes, held_by_worker(facts), place, found, facts.now_ms)
 

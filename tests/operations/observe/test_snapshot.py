@@ -8,8 +8,8 @@ import pytest
 
 from fairlane.errors import RedisError
 from fairlane.operations import observe
-from fairlane.operations.lease import add_stats
 from fairlane.operations.observe import read_servers
+from fairlane.operations.stats import add_stats
 from fairlane.protocol import keys
 from fairlane.protocol.steps import Batch, Command
 from tests.support.processes.beats import beat, make_older
