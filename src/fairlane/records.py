@@ -12,7 +12,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from fairlane.call_records import LongCall, SlowCall  # noqa: TC001  msgspec reads it
+from fairlane.call_records import CodeRelease, LongCall, SlowCall  # noqa: TC001  msgspec reads it
 from fairlane.common.task_names import Tasks, task_of, tasks_words
 from fairlane.common.text import figure, format_duration
 from fairlane.model import ENDED_STATES, ending_words, outcome_of
@@ -298,6 +298,7 @@ class DeadGroup:
 
     `indexes` are the first few of them. `first_ms` and `last_ms` are when the first and last died.
     `tasks` is task -> how many of them call it, and `call` the short form of the first one.
+    `is_new`: none that is kept failed so before the newest release of the users' code.
     """
 
     fingerprint: str
@@ -310,6 +311,7 @@ class DeadGroup:
     indexes: list[int] = field(default_factory=list)
     tasks: dict[str, int] = field(default_factory=dict)
     call: str | None = None
+    is_new: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -619,6 +621,7 @@ class FailureGroup:
     examples: list[DeadExample] = field(default_factory=list)
     tasks: dict[str, int] = field(default_factory=dict)
     call: str | None = None
+    is_new: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -644,7 +647,8 @@ class QueueErrors:
     """The failures of a queue, those that are most first.
 
     `requests` are those that have dead sub-requests, at most 1,000; `more_requests` are left out.
-    `more` dead sub-requests, and those of `unread` requests, were not read.
+    `more` dead sub-requests, and those of `unread` requests, were not read. `release` is the newest
+    one of the users' code, None if workers name none.
     """
 
     groups: list[FailureGroup]
@@ -652,6 +656,7 @@ class QueueErrors:
     more_requests: int
     more: int
     unread: int
+    release: CodeRelease | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -660,8 +665,9 @@ class Cause:
 
     `kind` is paused, cancelling, expiring, after, delay, handler (one asked for a pause), rate,
     limit, held, task, retry, open, late (workers), queue (paused), queue_rate, workers (none),
-    lanes (tokens are ahead) or token. `until_ms` is when it ends, by the request's Redis; None =
-    that is not known. `figures` are the numbers and names of the sentence.
+    lanes (tokens are ahead), token or long_call (a call runs unusually long). `until_ms` is when
+    it ends, by the request's Redis; None = that is not known. `figures` are the numbers and names
+    of the sentence.
     """
 
     kind: str

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from fairlane import settings
 from fairlane.call_records import LongCall
-from fairlane.common.text import format_duration, when
+from fairlane.common.text import when
 from fairlane.operations.stats import all_of, by_task, read_stats, read_task_stats
 
 if TYPE_CHECKING:
@@ -96,7 +96,4 @@ def slow_on(
 def words(call: LongCall, now_ms: int) -> str:
     """Returns what is unusual about a call in a sentence, without its request and the remedy."""
     since = when(call.since_ms, now_ms)
-    return (
-        f"{call.what} has run for {format_duration(call.ran_ms)} on worker {call.worker}, since "
-        f"{since}; {call.usual}"
-    )
+    return f"{call.what} has run since {since} on worker {call.worker}; {call.usual}"

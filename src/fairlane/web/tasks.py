@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Literal
+from dataclasses import replace
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import msgspec
 
@@ -19,13 +20,15 @@ if TYPE_CHECKING:
     from fairlane.web.app import Site
 
 _REST_S = 3.0  # the dead letters of the queue are counted
+MOST_ROWS = 1_000
 By = Literal["task", "release"]
 
 
 class TasksQuery(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
-    """One row for each task, or for each task and release of the users' code."""
+    """One row for each task, or for each task and release of the users' code; the first rows."""
 
     by: By = "task"
+    limit: Annotated[int, msgspec.Meta(ge=1, le=MOST_ROWS)] = MOST_ROWS
 
 
 class SharedTasks:
@@ -57,7 +60,10 @@ async def tasks(site: Site, call: Call) -> Response:
 
     The answer may be some seconds old.
     """
-    return answer(await site.tasks.get(query(call, TasksQuery).by))
+    wanted = query(call, TasksQuery)
+    found = await site.tasks.get(wanted.by)
+    left_out = len(found.tasks[wanted.limit :])
+    return answer(replace(found, tasks=found.tasks[: wanted.limit], more=found.more + left_out))
 
 
 ENDPOINTS = (

@@ -42,9 +42,11 @@ class SlowCalls:
             if running is None or running.version != held.version:
                 continue
             ran_s = now - running.began
-            if ran_s < settings.SLOW_CALL_S or self._goes_on(record.reported(held), held, before):
+            report, index = record.reported(held), running.index
+            if report is not None and report.index != index:
+                report = None  # of an earlier call under this lease
+            if ran_s < settings.SLOW_CALL_S or self._goes_on(report, held, before):
                 continue
-            index = running.index
             found.append(
                 SlowCall(
                     id=held.request_id, permit=int(held.k), index=index,

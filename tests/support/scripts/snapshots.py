@@ -85,6 +85,6 @@ def snapshot_of(
         ),
         "workers": list(workers), "took": {}, "measured": dict(stats or {}), "tasks": {},
         "servers": ServerStates([ServerState("", "Valkey", "9.0.0", "primary", used=1 << 20)]),
-        "shards": (), "rate": None, "max_waiting": None, "admitted": None,
+        "shards": (), "releases": (), "rate": None, "max_waiting": None, "admitted": None,
     }  # fmt: skip
     return Snapshot(**(usual | given))

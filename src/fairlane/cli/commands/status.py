@@ -173,7 +173,7 @@ def _long_call_rows(
     for at, one in enumerate(calls[:_LONG_CALLS]):
         of = f" of request {one.id}" if with_request else ""
         text = f"{one.what}{of} has run for {ago(one.ran_ms)} on worker {one.worker}; {one.usual}"
-        yield "" if at else "long call", f"{text}: {one.remedy}"
+        yield "" if at else "hangs", f"{text}: {one.remedy}"
     if len(calls) > _LONG_CALLS:
         yield "", f"and {len(calls) - _LONG_CALLS:,} more (fairlane tasks counts them)"
 
