@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import pytest
 
 from fairlane import App, InvalidArgument, Queue, Worker
@@ -11,16 +9,12 @@ from fairlane.operations.stats import read_task_stats, releases
 from fairlane.tasks.serve import workers_of
 from tests.support.run.for_each import for_each
 
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
 AWAY = "redis://127.0.0.1:1"
 
 
 @pytest.fixture(autouse=True)
-def no_variable(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+def no_variable(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("FAIRLANE_RELEASE", raising=False)
-    yield
 
 
 @for_each("text", ["a b", "a:b", "x" * 65, "a\n", "é", 7])
