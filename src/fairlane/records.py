@@ -337,7 +337,8 @@ class WorkerState:
     its last beat, `calls` those that reported progress. It makes `units` calls concurrently, and
     finishes `per_s` sub-requests in a second while it works; None if that is not measured yet.
     `version` is its version of Fairlane, `release` that of the users' code, None if it names none.
-    `slow` are calls that run for 10 s or longer: of each task the longest ones, up to 20. If its
+    `slow` are calls that run for 10 s or longer: of each task the longest ones, up to 20.
+    `awaits` are the requests for which its handlers wait, if all units do so; up to 5. If its
     record has expired, all that it says is None.
     """
 
@@ -355,6 +356,7 @@ class WorkerState:
     version: str | None = None
     release: str | None = None
     slow: tuple[SlowCall, ...] = ()
+    awaits: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -665,9 +667,9 @@ class Cause:
 
     `kind` is paused, cancelling, expiring, after, delay, handler (one asked for a pause), rate,
     limit, held, task, retry, open, late (workers), queue (paused), queue_rate, workers (none),
-    lanes (tokens are ahead), token or long_call (a call runs unusually long). `until_ms` is when
-    it ends, by the request's Redis; None = that is not known. `figures` are the numbers and names
-    of the sentence.
+    lanes (tokens are ahead), token, long_call (a call runs unusually long) or starved (all units
+    wait for such calls). `until_ms` is when it ends, by the request's Redis; None = that is not
+    known. `figures` are the numbers and names of the sentence.
     """
 
     kind: str

@@ -639,6 +639,7 @@ def _state(name: str, beat_ms: int, record: list[bytes | None], now_ms: int) -> 
         version=found.version or None,
         release=found.release or None,
         slow=tuple(found.slow),
+        awaits=tuple(found.awaits),
     )
 
 

@@ -1,11 +1,12 @@
 """What the heartbeat of a worker reports: its leases, its pace, and how far single calls are.
 
 The text is `3 leases; 4 units 12.5/s; fairlane 0.1; release 2026.11; r1#0 4 30/100; r2#1 7 2 613s
-send_mail`. After the number of leases come how many calls the worker makes concurrently and how
-many it finishes in a second, its version of Fairlane, and the release of the users' code. Then come
-a part for each call that has reported its progress, with request, permit, index, done and total,
-and one for each slow call, with request, permit, index, attempt, time and task. The index of a
-batch is minus the number of its sub-requests.
+send_mail; waits r3 r4`. After the number of leases come how many calls the worker makes
+concurrently and how many it finishes in a second, its version of Fairlane, and the release of the
+users' code. Then come a part for each call that has reported its progress, with request, permit,
+index, done and total, and one for each slow call, with request, permit, index, attempt, time and
+task. The index of a batch is minus the number of its sub-requests. If the handlers of all units
+wait for requests, these are named last.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
 
 _MOST = 50  # calls in one record that have reported their progress, and workers that are asked
 MOST_SLOW = 20  # slow calls in one record
+_MOST_AWAITED = 5  # awaited requests in one record
 _LEASES = re.compile(r"([0-9]{1,9}) leases")
 _PACE = re.compile(r"(?P<units>\d{1,6}) units (?P<per_s>\d{1,12}\.\d{1,6})/s")
 _VERSION = re.compile(r"fairlane ([0-9A-Za-z.+!_-]{1,40})")
@@ -58,6 +60,7 @@ class Holds(NamedTuple):
     release: str = ""
     calls: Sequence[CallProgress] = ()
     slow: Sequence[SlowCall] = ()
+    awaits: Sequence[str] = ()
 
     @property
     def text(self) -> str:
@@ -71,7 +74,8 @@ class Holds(NamedTuple):
             task = f" {quote(slow.task, safe='')}" if slow.task else ""
             ran_s = slow.ran_ms // 1000
             parts.append(f"{slow.id}#{slow.permit} {index} {slow.attempt} {ran_s}s{task}")
-        return "; ".join(parts)
+        awaits = self.awaits[:_MOST_AWAITED]
+        return "; ".join([*parts, *([f"waits {' '.join(awaits)}"] if awaits else [])])
 
 
 def read_holds(text: str) -> Holds:
@@ -79,7 +83,7 @@ def read_holds(text: str) -> Holds:
     head, *parts = text.split("; ")
     leases = _LEASES.match(head)
     pace, version, release = WorkerPace(), "", ""
-    calls, slow = list[CallProgress](), list[SlowCall]()
+    calls, slow, awaits = list[CallProgress](), list[SlowCall](), ""
     for part in (head, *parts):
         if found := _PROGRESS.fullmatch(part):
             numbers = (int(found[name]) for name in ("k", "index", "done", "total"))
@@ -92,8 +96,10 @@ def read_holds(text: str) -> Holds:
             version = found[1]
         elif found := _RELEASE.fullmatch(part):
             release = found[1]
+        elif part.startswith("waits "):
+            awaits = part.removeprefix("waits ")
     count = int(leases[1]) if leases else 0
-    return Holds(count, pace, version, release, tuple(calls), tuple(slow))
+    return Holds(count, pace, version, release, tuple(calls), tuple(slow), tuple(awaits.split()))
 
 
 def _slow_call(found: re.Match[str]) -> SlowCall:

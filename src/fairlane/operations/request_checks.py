@@ -22,6 +22,7 @@ from fairlane.operations.pause import read_pause
 from fairlane.operations.rates import read_queue_rate
 from fairlane.operations.server_checks import retention, small_requests
 from fairlane.operations.shards import read_shards
+from fairlane.operations.starved import starved
 from fairlane.operations.tokens import are_queued, drop_active, parse
 from fairlane.operations.topics import read_topic
 from fairlane.operations.why import causes_of
@@ -277,7 +278,13 @@ async def unusual_calls(queue: str, _: list[Any]) -> list[Finding]:
     ]
 
 
-QUEUE = (workers, pause, rate, upkeep, endings, small_requests, retention, unusual_calls)
+async def units(queue: str, _: list[Any]) -> list[Finding]:
+    """Finds units that all wait for calls of their own queue, which none is left to run."""
+    found = await starved(queue)
+    return [] if found is None else [Finding("units", BAD, found.text, found.remedy)]
+
+
+QUEUE = (workers, pause, rate, upkeep, endings, small_requests, retention, unusual_calls, units)
 
 
 # ------------------------------------------------------------------ message checks

@@ -34,6 +34,7 @@ from fairlane.operations.flow_hand_over import Feed
 from fairlane.operations.long_calls import long_calls_of, words
 from fairlane.operations.pause import remedy
 from fairlane.operations.rates import until_more
+from fairlane.operations.starved import starved
 from fairlane.operations.take import TAKER
 from fairlane.operations.workers import no_worker
 from fairlane.protocol import keys
@@ -394,6 +395,11 @@ async def why(request_id: str) -> WhyWaiting:
     causes = causes_of(facts, queue, place, capacity)
     if not page.more:
         causes[1:1] = late_holders(facts, alive)
+    none_left = await starved(progress.queue, page)
+    if none_left is not None and request_id in none_left.requests:
+        figures = {"units": none_left.units, "requests": list(none_left.requests)}
+        text = f"{none_left.text}: {none_left.remedy}"
+        causes.insert(0, Cause("starved", text, figures=figures))
     long = await long_calls_of(progress.queue, page.workers, request_id)
     causes += [in_long_call(one, facts.now_ms) for one in long[:_MOST_LONG]]
     found = estimate(facts, causes, capacity, near, rivals, queue.rate)

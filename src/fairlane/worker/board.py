@@ -98,13 +98,19 @@ class WorkerFields(Structure):
 class CallFields(Structure):
     """The call of the handler that runs under a lease; its unit writes the fields for each call.
 
-    `start` is how the body of a call of a task begins: the task's name is in it. `began_ns` is of
-    the performance counter, which is the clock of time.monotonic(); 0 = none runs. It is written
-    last. A reader may find the entry of a call with the beginning of the one before.
-    So if a process is ended for a call, both fields must be compared again after its end.
+    `awaited` is the request for which the handler waits now. `start` is how the body of a call of a
+    task begins: the task's name is in it. `began_ns` is of the performance counter, which is the
+    clock of time.monotonic(); 0 = none runs. It is written last. A reader may find the entry of a
+    call with the beginning of the one before. So if a process is ended for a call, both fields must
+    be compared again after its end.
     """
 
-    _fields_ = (("entry_id", c_char * 56), ("start", c_char * START_MOST), ("began_ns", c_uint64))
+    _fields_ = (
+        ("entry_id", c_char * 56),
+        ("start", c_char * START_MOST),
+        ("awaited", c_char * 128),
+        ("began_ns", c_uint64),
+    )
 
 
 class RecordFields(Structure):
@@ -231,6 +237,7 @@ class LeaseRecord:
         fields.attempt, fields.attempts = attempt, attempts
         fields.taken_ms, fields.limit_ms = taken_ms, limit_ms
         fields.least_backoff_ms, fields.most_backoff_ms = backoff_ms
+        fields.call.awaited = b""
         fields.call.began_ns = 0  # a call of a process that died is not one of this lease
         fields.turn = Turn.LATER if shared else Turn.GRANTED
         fields.is_held = True
@@ -277,6 +284,10 @@ class LeaseRecord:
     def rest(self) -> None:
         """Removes the call, which has ended."""
         self.call.began_ns = 0
+
+    def note_awaited(self, request_id: str) -> None:
+        """Notes the request for which the handler waits; "" = it goes on."""
+        self.call.awaited = request_id.encode()
 
     def report(self, index: int, done: int, total: int) -> None:
         """Writes how far the call of this sub-request is."""
@@ -485,6 +496,10 @@ class LeaseRecord:
             if (fields.version, call.began_ns, call.entry_id) == running.identity:
                 return running
         return None
+
+    def awaited(self) -> str:
+        """Returns the request for which the call of this record waits; "" = none."""
+        return self.call.awaited.decode() if self.call.began_ns else ""
 
     def change_limit(self, held: Held, limit_ms: int) -> None:
         """Notes the time limit that the request of this lease has now."""

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 from fairlane import settings, tracing
 from fairlane.common import clock
+from fairlane.common.awaited import note_awaited_by
 from fairlane.common.clock import retry_delay_ms
 from fairlane.common.context_variables import run_in
 from fairlane.common.text import shortened
@@ -587,6 +588,7 @@ class Runner:
 
     def run_slice(self, taken: Slice, position: int) -> Outcome:
         """Calls a sync handler for the slice from `position` on, until it is time to settle."""
+        note_awaited_by(self.record.note_awaited)
         now, limit_s = perf_counter_ns(), self._limit_s(taken)
         tally = OutcomeBuilder(
             *(taken, position, now, limit_s, self._failures, self._journal),
@@ -621,6 +623,7 @@ class Runner:
 
     async def run_slice_async(self, taken: Slice, position: int) -> Outcome:
         """Does the same for an async handler."""
+        note_awaited_by(self.record.note_awaited)
         now = perf_counter_ns()
         tally = OutcomeBuilder(
             taken, position, now, 0.0, self._failures, self._journal, self.shape.hide

@@ -16,6 +16,7 @@ from fairlane.operations.holds import Holds, WorkerPace
 from fairlane.operations.pause import QueuePause
 from fairlane.operations.rates import parse_queue_rate
 from fairlane.operations.shards import served
+from fairlane.worker.awaited_calls import AwaitedCalls
 from fairlane.worker.health_port import hostname_of, whereabouts
 from fairlane.worker.leader import Beat, Maintenance
 from fairlane.worker.log import Repeats, is_redis_away
@@ -56,6 +57,7 @@ class Heartbeat:
     ) -> None:
         self._driver, self._queue, self._worker, self._board = driver, queue, worker, board
         self._pace, self._release, self._slow = Pace(board.units), release, SlowCalls(board)
+        self._awaited = AwaitedCalls(driver, queue, board)
         self._version = settings.version()
         self.started = str(clock.wall_ms())
         self.must_drain = False
@@ -174,8 +176,8 @@ class Heartbeat:
         held = self._board.held()
         pace = self._measure(len(held))
         calls = self._board.reported()
-        slow = self._slow.look(held)
-        holds = Holds(len(held), pace, self._version, self._release, calls, slow).text
+        slow, awaits = self._slow.look(held), self._awaited.look(held)
+        holds = Holds(len(held), pace, self._version, self._release, calls, slow, awaits).text
         died, self._has_died = self._has_died, False
         try:
             reply = self._driver.run(
@@ -187,6 +189,7 @@ class Heartbeat:
         self._answered = clock.mono_s()
         if reply.is_ok:
             self._on_beat(reply)
+            self._awaited.report(awaits)
         elif reply.is_unknown:
             self._maintenance.on_registry_lost()
             _log.warning(
