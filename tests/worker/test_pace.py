@@ -87,8 +87,10 @@ def test_a_record_has_the_slow_calls_whatever_their_task_is_called():
         SlowCall("r1", 0, 7, 1, 2, 613_000, "send; mail/ä 1"),
         SlowCall("r1", 1, None, 40, 1, 11_000, None),
     ]
-    text = Holds(2, slow=slow).text
-    assert text.endswith("; r1#0 7 2 613s send%3B%20mail%2F%C3%A4%201; r1#1 -40 1 11s")
+    text = Holds(2, slow=slow, awaits=("r3", "r4")).text
+    slow_part = "r1#0 7 2 613s send%3B%20mail%2F%C3%A4%201; r1#1 -40 1 11s"
+    assert text.endswith(f"; {slow_part}; waits r3 r4")
+    assert read_holds(text).awaits == ("r3", "r4")
     assert read_holds(text).slow == tuple(slow)
 
 

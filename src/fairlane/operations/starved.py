@@ -39,8 +39,9 @@ class Starved(NamedTuple):
     def remedy(self) -> str:
         """Returns what a person can do."""
         return (
-            f"start another worker{of_queue(self.queue)}, or one with more --concurrency; a handler "
-            "that waits for calls should submit them to another queue, or be a step of a flow"
+            f"start another worker{of_queue(self.queue)}, or one with more --concurrency; a "
+            "handler that waits for calls should submit them to another queue, or be a step of a "
+            "flow"
         )
 
 
