@@ -35,6 +35,7 @@ ROOMS = {
         "options_table",
         "options",
         "model",
+        "call_records",
         "records",
     ),
     "protocol": ("operations", "drivers"),

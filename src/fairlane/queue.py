@@ -26,15 +26,16 @@ from fairlane.tracing import receiving, sending
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
 
+    from fairlane.call_records import TaskPage
     from fairlane.flows import FlowRun, Flows
     from fairlane.model import DeadFilters, RequestChoice, RequestFilters
     from fairlane.operations.admission import Bounds
     from fairlane.operations.change import Change, Selection
     from fairlane.operations.flows import Flow
-    from fairlane.operations.lease import Measured
     from fairlane.operations.observe import Snapshot
     from fairlane.operations.pause import QueuePause
     from fairlane.operations.shards import ShardLayout
+    from fairlane.operations.stats import Measured
     from fairlane.operations.take import Taker
     from fairlane.option_types import Duration, RequestOptions, SharedOptions
     from fairlane.records import (
@@ -422,9 +423,20 @@ class Queue:
 
     def stats(self) -> dict[int, Measured]:
         """Returns priority -> what the workers measured: waited (ms) and ran (microseconds)."""
-        from fairlane.operations.lease import read_stats
+        from fairlane.operations.stats import read_stats
 
         return self.driver.run(read_stats(self.name))
+
+    def tasks(self, *, by_release: bool = False) -> TaskPage:
+        """Returns the tasks of the queue, up to 200, those first that need a person.
+
+        `by_release`: what was measured of each task by release of the users' code.
+        """
+        from fairlane.operations.observe import snapshot
+        from fairlane.operations.task_states import task_page
+
+        found = self.driver.run(snapshot(self.name))
+        return self.driver.run(task_page(found, by_release=by_release))
 
     def set_max_waiting(self, most: int) -> Bounds:
         """Bounds how many sub-requests may wait in this queue (0 = any number); counts them now.

@@ -55,7 +55,7 @@ def find_tracer() -> Tracer | None:
 
 @cache
 def _tracer_of(provider: Any) -> Tracer:
-    tracer: Tracer = provider.get_tracer(SYSTEM, settings.release())
+    tracer: Tracer = provider.get_tracer(SYSTEM, settings.version())
     return tracer
 
 

@@ -27,6 +27,7 @@ from fairlane.operations import (
     pause,
     rates,
     shards,
+    stats,
     tokens,
     topics,
     workers,
@@ -354,8 +355,8 @@ def owed(driver: Any, rate: Rate) -> float:
 
 def measures(driver: Any) -> None:
     """Adds measurements, each once."""
-    driver.do(Batch(lease.add_stats("req", 5, {7: 3}, {9: 3}, {"failed": 2})))
-    driver.do(Batch(lease.add_stats("req", 5, {7: 1}, {9: 1}, {"failed": 1})))
+    driver.do(Batch(stats.add_stats("req", 5, {7: 3}, {9: 3}, {"failed": 2})))
+    driver.do(Batch(stats.add_stats("req", 5, {7: 1}, {9: 1}, {"failed": 1})))
     assert driver.client.hget(keys.stats("req"), "5:failed") == b"3"
 
 

@@ -54,26 +54,30 @@ _BITES = 20  # reaps of one request in one check; each takes back about 1,000 en
 
 
 async def register_worker(
-    queue: str, worker: str, host: str, pid: int, started: str
+    queue: str, worker: str, host: str, pid: int, started: str, release: str = ""
 ) -> tuple[RegisterWorkerReply, str]:
     """Registers a worker; returns the reply, and the start of an earlier process with its name.
 
     The reply is `taken` if another process beats under the name. `host` is where the worker runs,
     see worker/health_port.py. The start is "" if no earlier process had the name in the same
     place. A process elsewhere, even on a host with the same name, may be alive and only late, so
-    its leases are left to expire.
+    its leases are left to expire. `release` is that of the users' code, which the queue notes.
     """
     former, home = await Command(b"HMGET", keys.worker(queue, worker), b"started", b"host")
     if home != host.encode():
         former = None
     call = scripts.register_worker(
-        (keys.workers(queue), keys.worker(queue, worker), keys.conf(queue)),
+        (
+            *(keys.workers(queue), keys.worker(queue, worker)),
+            *(keys.conf(queue), keys.task_stats(queue)),
+        ),
         id=worker,
         host=host,
         pid=pid,
         started=started,
         ttl=settings.WORKER_TTL_MS,
         late=settings.LATE_MS,
+        release=release,
     )
     reply = await call
     return reply, (former or b"").decode()

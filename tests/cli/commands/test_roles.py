@@ -91,6 +91,7 @@ def test_each_role_does_its_part_and_nothing_it_needs_is_refused(as_role: As):
         ["status"],
         ["status", "r1"],
         ["stats"],
+        ["tasks"],
         ["demand"],
         ["queue", "show"],
         ["dead", "list"],

@@ -405,7 +405,8 @@ def test_a_beat_of_the_leader_counts_as_a_look(ticking: Ticking):
     ticking.now = ms("2026-11-24T02:30:05+01:00")
     names = (keys.workers("req"), keys.worker("req", "w:1"), keys.conf("req"))
     same: dict[str, Any] = {"id": "w:1", "started": 7, "ttl": 60_000, "now": ticking.now}
-    call = scripts.register_worker(names, host="b", pid=1, late=2_000, **same)
+    home = (*names, keys.task_stats("req"))
+    call = scripts.register_worker(home, host="b", pid=1, late=2_000, release="", **same)
     ticking.driver.run(once(call))
     slot = (*names[:2], keys.active("req"), keys.delayed("req"), names[2])
     every = (*slot, keys.taken("req", "w:1"), TICKS, keys.firing("req"))
