@@ -367,6 +367,11 @@ def workers(queue: str) -> bytes:
     return _dispatch(queue, "workers")
 
 
+def deaths(queue: str) -> bytes:
+    """Hash with a TTL: `<started ms>|<worker>` of a worker that died -> `<when, ms> <host>`."""
+    return _dispatch(queue, "deaths")
+
+
 def worker(queue: str, worker_id: str) -> bytes:
     """Hash with a TTL: one living worker."""
     return _dispatch(queue, f"worker:{worker_id}")
