@@ -116,7 +116,7 @@ CALLS = """
 from shop import resize, send_mail
 
 send_mail.with_options(id="mails-1", attempts=1).map(["ann", "bob"])
-send_mail.with_options(id="mails-2", attempts=100, backoff=("3s", "3s")).map(["eve", "joe"])
+send_mail.with_options(id="mails-2", attempts=100, backoff=("9s", "9s")).map(["eve", "joe"])
 resize.with_options(id="pictures").map(["a.png"])
 """
 
@@ -224,7 +224,7 @@ def queue_grows(stage: Stage) -> None:
     stage.worker()
     stage.start("python more.py")
     wait_until(partial(_has_piled_up, stage), every=0.3, why="much waits, and it grows")
-    stage.run(ORDER)
+    stage.run(f"{ORDER} --priority 50")
 
 
 def _has_piled_up(stage: Stage) -> bool:
@@ -282,7 +282,7 @@ def stop_it_there(stage: Stage) -> None:
 def customer_floods(stage: Stage) -> None:
     stage.file("shop.py", SLOW)
     stage.worker()
-    stage.run("seq 9000 | rq-submit - --queue shop --id acme-1 --tenant acme --priority 0")
+    stage.run("seq 20000 | rq-submit - --queue shop --id acme-1 --tenant acme --priority 0")
     stage.run(f"{ORDER} --tenant bakery")
 
 

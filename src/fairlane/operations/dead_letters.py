@@ -328,7 +328,7 @@ async def _candidates(queue: str) -> tuple[list[str], int]:
         for entry_id, fields in entries:
             before = b"(" + entry_id
             ending = as_text(fields)
-            if ending["dead"] != "0":
+            if ending.get("dead", "0") != "0":
                 ids[ending["id"]] = None
         looked += len(entries)
         if len(entries) < PAGE:

@@ -17,7 +17,7 @@ from fairlane.operations.finding import BAD, NOTE, WARN, Finding
 from fairlane.operations.limit_keys import list_keys
 from fairlane.operations.queues import queue_status
 from fairlane.operations.schedules import list_schedules
-from fairlane.operations.webhooks import list_webhooks
+from fairlane.operations.webhooks import late_deliveries
 from fairlane.operations.workers import DEATHS_MS, is_late, recent_deaths
 from fairlane.protocol import keys
 from fairlane.protocol.server_info import time_ms
@@ -233,28 +233,19 @@ async def schedules(queue: str, _: Sequence[Any]) -> list[Finding]:
 
 async def webhooks(queue: str, _: Sequence[Any]) -> list[Finding]:
     """Finds webhooks that were stopped, that fail, and events that no server delivers."""
-    hooks = await list_webhooks(queue)
-    if not hooks:
-        return []
-    lock, newest = await Batch(
-        [
-            Command(b"EXISTS", keys.hooks_lock(queue)),
-            Command(b"XREVRANGE", keys.completed(queue), b"+", b"-", b"COUNT", 1),
-        ]
-    )
     found = []
-    for hook in hooks:
-        far, name = hook.deliveries, f"webhook {hook.name}"
-        resume = f"fairlane webhook resume {hook.name}{of_queue(queue)} posts it again now"
-        if far.stopped:
-            found.append(Finding("webhooks", BAD, f"is stopped: {far.stopped}", resume, name))
-        elif far.attempts:
-            what = f"{plural(far.attempts, 'attempt')} failed: {far.last_error}"
-            found.append(Finding("webhooks", WARN, what, resume, name))
-        elif not lock and newest and newest[0][0].decode() != far.cursor:
-            what = "has events to deliver, and no server delivers them"
+    for late in await late_deliveries(queue):
+        if not late.name:
+            what = "webhooks have events to deliver, and no server delivers them"
             serve = f"start one: fairlane serve{of_queue(queue)}"
-            found.append(Finding("webhooks", WARN, what, serve, name))
+            found.append(Finding("webhooks", WARN, what, serve))
+            continue
+        resume = f"fairlane webhook resume {late.name}{of_queue(queue)} posts it again now"
+        what = f"{plural(late.attempts, 'attempt')} failed: {late.error}"
+        if late.is_stopped:
+            what = f"is stopped: {late.error}"
+        severity = BAD if late.is_stopped else WARN
+        found.append(Finding("webhooks", severity, what, resume, f"webhook {late.name}"))
     return found
 
 
