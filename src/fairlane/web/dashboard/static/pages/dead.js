@@ -1,4 +1,5 @@
 // Dead letters: failures of the queue in groups, the requests that have them, and those of one request.
+import { requestHref } from "../shell/router.js";
 import { get, post } from "../parts/api.js";
 import { notice, nothing, panel, stateBadge, taskLine } from "../parts/bits.js";
 import { button, el, show } from "../parts/dom.js";
@@ -78,6 +79,8 @@ export function mount(root, context) {
         tools: can ? [button("Requeue", () => changeGroup(GROUP.requeue_dead, group, chosen, () => refresh()), { kind: "small", icon: "again" }),
           button("Drop", () => changeGroup(GROUP.drop_dead, group, chosen, () => refresh()), { kind: "small danger", icon: "trash" })] : [],
       }))),
+      found.retries.map((one) => el("p", { class: "muted small" }, `${counted(one.count, "sub-request")} of `, one.requests === 1
+        ? el("a", { href: requestHref(one.examples[0]) }, one.examples[0]) : counted(one.requests, "request"), " to be tried again: ", one.headline, one.where && ` (${one.where})`)),
       (found.more > 0 || found.unread > 0) && el("p", { class: "muted small" }, `${number(found.more)} more, and those of ${counted(found.unread, "request")}, were not read.`));
   }
   async function read(stop) {
