@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Any
 
 from fairlane.common.task_names import tasks_words
 from fairlane.common.text import format_duration, join_names, of_queue, plural
+from fairlane.operations.check_result import BAD, NOTE, WARN, Finding
 from fairlane.operations.dead_letters import queue_errors
 from fairlane.operations.estimate import demand
-from fairlane.operations.finding import BAD, NOTE, WARN, Finding
 from fairlane.operations.limit_keys import list_keys
 from fairlane.operations.queues import queue_status
 from fairlane.operations.schedules import list_schedules

@@ -24,7 +24,7 @@ from fairlane.common.context_variables import run_in
 from fairlane.common.text import shortened
 from fairlane.errors import FairlaneError, InvalidArgument, type_of
 from fairlane.model import Entry, Slice, Verdict, result_head
-from fairlane.operations.chosen import Fan, Next
+from fairlane.operations.flow_branches import Fan, Next
 from fairlane.worker import termination
 from fairlane.worker.board import smaller_limit
 from fairlane.worker.error_texts import reason_of, text_of

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 import pytest
 import yaml
 
-from fairlane.operations.finding import PAGE as NAMED
-from fairlane.operations.finding import SECTIONS
+from fairlane.operations.check_result import PAGE as NAMED
+from fairlane.operations.check_result import SECTIONS
 from tests.guide.blocks import ROOT, blocks_of
 from tests.incidents.incidents import INCIDENTS, Incident
 from tests.incidents.stage import QUEUE, Stage

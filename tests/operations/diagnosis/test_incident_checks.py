@@ -19,7 +19,7 @@ from tests.support.scripts.requests import once
 from tests.support.servers import backends
 
 if TYPE_CHECKING:
-    from fairlane.operations.finding import Finding
+    from fairlane.operations.check_result import Finding
     from fairlane.queue import Queue
 
 ON_ONE = pytest.mark.parametrize("redis_server", backends.one(), indirect=True)

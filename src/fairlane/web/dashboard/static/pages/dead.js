@@ -1,5 +1,4 @@
 // Dead letters: failures of the queue in groups, the requests that have them, and those of one request.
-import { requestHref } from "../shell/router.js";
 import { get, post } from "../parts/api.js";
 import { notice, nothing, panel, stateBadge, taskLine } from "../parts/bits.js";
 import { button, el, show } from "../parts/dom.js";
@@ -12,6 +11,7 @@ import { drop, failure, requeue } from "./request/errors.js";
 import { combo } from "./requests/combo.js";
 import { choiceOf, hints, parse } from "./requests/deadfilter.js";
 import { FilterError } from "./requests/filter.js";
+import { requestHref } from "../shell/router.js";
 
 const READ_MS = 5000;
 const MOST_TASKS = 200; // that the filter offers
