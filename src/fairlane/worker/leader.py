@@ -463,6 +463,9 @@ class Maintenance:
         for dead in self._dead():
             try:
                 looked = self._driver.run(workers.take_over(self._queue, dead.worker, dead.started))
+                self._driver.run(
+                    workers.note_death(self._queue, dead.worker, dead.started, dead.host)
+                )
             except FairlaneError as error:  # the other dead workers are handled after it
                 _log.warning("worker %s is dead: %s", dead.worker, error)
             else:
