@@ -14,6 +14,7 @@ from fairlane import metrics as defined
 from fairlane.common.histogram import Distribution, bounds_of
 from fairlane.errors import FairlaneError
 from fairlane.web.answers import Refusal, answer
+from fairlane.web.counts import LOOK
 from fairlane.web.route import Endpoint
 from fairlane.web.schemas import Health
 
@@ -232,7 +233,7 @@ ENDPOINTS = (
         gives=Health, refuses=(503,), cost=0,
     ),
     Endpoint(
-        method="GET", path="/metrics", handle=metrics, group="Health", scopes=("view",), gives=str,
+        method="GET", path="/metrics", handle=metrics, group="Health", scopes=LOOK, gives=str,
         summary="Show the queue as metrics for Prometheus", streams=(MEDIA,),
     ),
 )  # fmt: skip

@@ -1,0 +1,216 @@
+"""Tests the scope counts: no answer of any call has a body, a result, or the text of an error."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import re
+from http.client import HTTPConnection
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import pytest
+
+from fairlane import Flow, Queue
+from fairlane.common import task_names
+from fairlane.web.access import all_scopes
+from fairlane.web.app import DESCRIBED
+from fairlane.web.counts import COUNTS, KNOWN, kind_of, without_data
+from fairlane.web.openapi import make_document
+from tests.cli.program import Dead, Failed, settle
+from tests.support.processes.answers import answering, call_of
+from tests.support.run.for_each import for_each
+from tests.web.serving import Serving
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from tests.cli.program import Program
+
+SECRET = "hunter2-of-ann"
+STREAMS = {"/v1/live", "/v1/completions", "/v1/requests/{id}/live"}  # they have no end
+TRACEBACK = 'Traceback (most recent call last):\n  File "a.py", line 1, in f\n'
+TRACE = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
+
+
+class Answered(NamedTuple):
+    status: int
+    text: str
+
+
+class Caller:
+    """Calls a server with one token; of a stream it reads the first events."""
+
+    def __init__(self, serving: Serving, token: str) -> None:
+        self.host = serving.url.removeprefix("http://")
+        self.token = token
+
+    def __call__(self, method: str, path: str, content: Any = None, **more: str) -> Answered:
+        headers = {"Authorization": f"Bearer {self.token}", **more}
+        if content is not None:
+            headers["Content-Type"] = "application/json"
+        line = HTTPConnection(self.host, timeout=30)
+        with contextlib.closing(line):
+            text = None if content is None else json.dumps(content)
+            line.request(method, path, text, headers)
+            response = line.getresponse()
+            if response.headers["Content-Type"].startswith("text/event-stream"):
+                return Answered(response.status, _events(response))
+            heads = "".join(f"{name}: {value}\n" for name, value in response.getheaders())
+            return Answered(response.status, heads + response.read().decode())
+
+
+def _events(response: Any) -> str:
+    """Returns a stream until its end, or the first quiet moment: a comment or enough events."""
+    found: list[str] = []
+    for raw in response:
+        found.append(raw.decode())
+        count = sum(line.startswith("data:") for line in found)
+        if found[-1].startswith("event: end") or (count and "ended-3" in found[-1]):
+            break
+        if count and ('"now_ms"' in found[-1] or '"frames"' in found[-1]):
+            break
+    return "".join(found)
+
+
+def call(**arguments: Any) -> str:
+    return json.dumps([1, "login", arguments])
+
+
+def plant(queue: Queue, redis_url: str, submitter: Caller) -> None:
+    """Puts the secret wherever a program can put data."""
+    tried = {"bodies": [call(password=SECRET)], "id": "retried", "backoff": "1h", "task": "login"}
+    assert submitter("POST", "/v1/requests", tried).status == 201
+    queue.submit_request([call(password=SECRET)] * 2, id="failed", attempts=1, task="login")
+
+    def answer(_: int, body: bytes) -> bytes:
+        del body
+        raise Failed(f"ValueError: {SECRET}")
+
+    settle(redis_url, answer)
+    queue.submit_request([call(password=SECRET)], id="rejected")
+
+    def reject(_: int, body: bytes) -> bytes:
+        del body
+        raise Dead(f"{SECRET} is wrong")
+
+    settle(redis_url, reject)
+    queue.submit_request([b"x"], id="taken-and-dead")
+    queue.take(1)[0].dead(f"no {SECRET}")
+    queue.submit_request([call(password=SECRET)], id="ended-2")
+    queue.take(1)[0].done(SECRET)
+    queue.submit_request([call(password=SECRET)], id="cancelled", task="login", delay="1h").cancel(
+        SECRET
+    )
+    queue.submit_flow(Flow("steps").step("one").step("two"), [SECRET], id="run")
+    queue.schedules.add("nightly", cron="0 3 * * *", bodies=[SECRET])
+    queue.set_key("acme", 2)
+    traced = {"bodies": [call(password=SECRET)], "id": "waiting", "delay": "1h", "task": "login"}
+    trace = {"traceparent": TRACE, "tracestate": f"vendor={SECRET}"}
+    assert submitter("POST", "/v1/requests", traced, **trace).status == 201
+    queue.submit_request([], id="ended-3")
+
+
+UNFINISHED = {"retried", "waiting"}  # their results have no end
+NAMES = ("retried", "failed", "rejected", "taken-and-dead", "ended-2", "cancelled", "waiting")
+OBJECTS = {
+    "requests": NAMES,
+    "flows": ("run",),
+    "keys": ("acme",),
+    "workers": ("w:1",),
+    "schedules": ("nightly",),
+}
+QUERIES = {"/v1/completions": "?since=0"}
+
+
+def walk(caller: Caller, *, own: tuple[str, ...]) -> Iterator[tuple[str, Answered]]:
+    """Yields each call of the description that these scopes allow, once for each object."""
+    document = make_document(DESCRIBED, has_tokens=True)
+    for path, methods in document["paths"].items():
+        for method, described in methods.items():
+            scopes = [scope for one in described.get("security", ()) for scope in one["token"]]
+            names = OBJECTS.get(path.split("/")[2], ("x",)) if "{" in path else ("",)
+            for name in names:
+                if "{task}" in path or (path.endswith("/results") and name in UNFINISHED):
+                    continue
+                made = re.sub(r"\{\w+\}", name, path) + QUERIES.get(path, "")
+                content = {} if method in {"post", "put", "patch"} else None
+                if not {*scopes} & {*own}:
+                    continue
+                for accept in ("*/*", "text/event-stream"):
+                    if accept == "*/*" and path in STREAMS:
+                        continue
+                    answered = caller(method.upper(), made, content, Accept=accept)
+                    assert answered.status in {200, 404}, (made, answered)
+                    yield f"{method} {path}", answered
+
+
+@pytest.fixture
+def callers(program: Program) -> Iterator[dict[str, Caller]]:
+    scopes = ("counts", "view", "submit")
+    texts = {name: program("token", "create", name, "--scope", name).id for name in scopes}
+    with Serving(program) as serving:
+        yield {name: Caller(serving, text) for name, text in texts.items()}
+
+
+def test_no_answer_to_a_token_with_the_scope_counts_has_data(
+    callers: dict[str, Caller], redis_url: str
+):
+    def stacks(order: Any) -> dict[str, Any]:
+        shown = f'login(password="{SECRET}")'
+        return {"calls": [call_of(order.request_id or "waiting", call=shown)], "more": 0}
+
+    with Queue.from_url(redis_url) as queue:
+        plant(queue, redis_url, callers["submit"])
+        with answering(queue, "w:1", stacks):
+            seen = list(walk(callers["counts"], own=("counts",)))
+            full = list(walk(callers["view"], own=all_scopes(["view"])))
+    assert [way for way, answered in seen if SECRET in answered.text] == []
+    assert {way for way, _ in seen} == {way for way, _ in full}  # the dashboard works with it
+    assert {way for way, answered in full if SECRET in answered.text} >= {
+        "get /v1/requests",
+        "get /v1/requests/{id}",
+        "get /v1/requests/{id}/why",
+        "get /v1/requests/{id}/live",
+        "get /v1/requests/{id}/errors",
+        "get /v1/requests/{id}/dead",
+        "get /v1/requests/{id}/results",
+        "get /v1/errors",
+        "post /v1/workers/{worker}/stacks",
+    }
+    texts = {way: answered.text for way, answered in seen}
+    assert '"ValueError"' in "".join(answered.text for way, answered in seen if "errors" in way)
+    assert "fairlane_queue" in texts["get /metrics"]
+    with Queue.from_url(redis_url) as queue:
+        for name in ("retried", "waiting"):
+            queue.request(name).cancel()
+        queue.flows.run("run").cancel()
+
+
+def test_counts_cannot_be_filtered_by_what_they_hide(callers: dict[str, Caller]):
+    for query in ("error=a", "fingerprint=0123456789"):
+        refused = callers["counts"]("GET", f"/v1/errors?{query}")
+        assert (refused.status, "needs a token with the scope view" in refused.text) == (403, True)
+        assert callers["view"]("GET", f"/v1/errors?{query}").status == 200
+    assert callers["counts"]("GET", "/v1/errors?task=login").status == 200
+
+
+def test_each_type_that_a_call_with_counts_answers_is_known():
+    given = {end.gives.__name__ for end in DESCRIBED if COUNTS in end.scopes}
+    assert given - KNOWN == {"Live", "str"}  # it is sent as RawLive; the text of the metrics
+    with pytest.raises(TypeError, match="is no answer for the scope counts"):
+        without_data(task_names)
+
+
+@for_each(
+    "error, kind",
+    [
+        (TRACEBACK + "my.BadError: x", "my.BadError"),
+        ("ValueError: x", "ValueError"),
+        ("hunter2", "an error"),
+        ("hunter2: x", "an error"),
+        (TRACEBACK + "hunter2", "an error"),
+        ("", "an error"),
+    ],
+)
+def test_the_kind_of_an_error_is_the_class_of_its_exception(error: str, kind: str):
+    assert kind_of(error) == kind
