@@ -201,9 +201,9 @@ def _split_limit(called: str, part: object) -> tuple[str, int]:
     return name, int(number)
 
 
-def named_keys(limits: Limits, order_key: str) -> tuple[str, ...]:
-    """Returns the names of all keys of a request: those of its limits, and that of its order."""
-    return (*(name for name, _ in limits), *([order_key] if order_key else []))
+def named_keys(limits: Limits, *others: str) -> tuple[str, ...]:
+    """Returns the names of all keys of a request: of its limits, and of its order and its rate."""
+    return (*(name for name, _ in limits), *filter(None, others))
 
 
 def limits_text(limits: Limits) -> str:

@@ -88,7 +88,8 @@ async def submit_for(site: Site, call: Call, bodies: Bodies, **options: Any) -> 
     given = options.pop("id", None)
     with sending(queue) as span:
         policy = policy_of(queue, trace=span.trace, by=caller.id, **options)
-        caller.check_keys(named_keys(policy.limits, policy.order_key))
+        rate_key = options.get("rate_key", "")
+        caller.check_keys(named_keys(policy.limits, policy.order_key, rate_key))
         name = keys.check_name("request id", id_for(policy, given))
         if is_of_tick(name) and "operate" not in caller.scopes:
             raise Refusal(403, f"id {name} is one of a schedule's ticks: choose another id")

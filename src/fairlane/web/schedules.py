@@ -84,7 +84,8 @@ async def add(site: Site, call: Call) -> Response:
     check_schedule_name(site.queue.name, given.name)
     chosen = given.given()
     limits = read_limits("limits", chosen.get("limits", {}))
-    caller_of(call).check_keys(named_keys(limits, chosen.get("order_key", "")))
+    others = (chosen.get(name, "") for name in ("order_key", "rate_key"))
+    caller_of(call).check_keys(named_keys(limits, *others))
     bodies = map(to_bytes, given.bodies)
     wanted = define(cron=given.cron, bodies=bodies, **own, **given.given())
     return answer(

@@ -133,7 +133,7 @@ def walk(caller: Caller, *, own: tuple[str, ...]) -> Iterator[tuple[str, Answere
                 if "{task}" in path or (path.endswith("/results") and name in UNFINISHED):
                     continue
                 made = re.sub(r"\{\w+\}", name, path) + QUERIES.get(path, "")
-                content = {} if method in {"post", "put", "patch"} else None
+                content: Any = {} if method in {"post", "put", "patch"} else None
                 if not {*scopes} & {*own}:
                     continue
                 for accept in ("*/*", "text/event-stream"):
