@@ -157,7 +157,7 @@ BUDGETS: dict[str, tuple[Callable[[Player], Cost], Cost]] = {
     "a request of one, alone in an exchange": (taken_and_settled(1), Cost(2301, 25, 1103, 2296)),
     "one of 100 that are taken": (of_a_large_request("take"), Cost(9, 0, 3, 6)),
     "one of 100 that are settled": (of_a_large_request("settle"), Cost(20, 0, 49, 71)),
-    "a lease that is extended": (extended, Cost(358, 5, 320, 173)),
+    "a lease that is extended": (extended, Cost(366, 5, 320, 185)),
 }
 
 

@@ -93,7 +93,7 @@ local POLICY = "^(%d+):(%d+):(%d+):(%d+):(%d+):(%d+):(%d+):(%d+):(%d+):(%d+):(%d
 local COUNTS = "^(%d+):(%-?%d+):(%d+):(%-?%d+):(%d+):(%d+):(%-?%d+):(%d+):(%d+):(%d+):(%d+):(%d+):(%d*):(%d*)$"
 
 local function load_state()
-  local row = redis.call("HMGET", request, "state", "policy", "counts", "gate", "trace", "opened")
+  local row = redis.call("HMGET", request, "state", "policy", "counts", "gate", "trace", "opened", "redact")
   if not row[1] or row[1] == "abandoned" then
     return nil
   end
@@ -121,6 +121,9 @@ local function load_state()
     local reopened, since, cut, hold, holder = string.match(row[6], "^(%d+):([%d-]*):(%d+):(%d*):(%x*)$")
     found.reopened, found.since = reopened ~= "0" and reopened or nil, since
     found.cut, found.hold, found.holder = n(cut), n(hold), holder
+  end
+  if row[7] then
+    found.redact = row[7]
   end
   return found
 end

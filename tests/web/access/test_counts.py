@@ -2,24 +2,20 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
-import re
-from http.client import HTTPConnection
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from fairlane import Flow, Queue
 from fairlane.common import task_names
-from fairlane.web.access import all_scopes
 from fairlane.web.app import DESCRIBED
 from fairlane.web.counts import COUNTS, KNOWN, kind_of, without_data
-from fairlane.web.openapi import make_document
 from tests.cli.program import Dead, Failed, settle
 from tests.support.processes.answers import answering, call_of
 from tests.support.run.for_each import for_each
 from tests.web.serving import Serving
+from tests.web.walk import Caller, walk
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -27,49 +23,8 @@ if TYPE_CHECKING:
     from tests.cli.program import Program
 
 SECRET = "hunter2-of-ann"
-STREAMS = {"/v1/live", "/v1/completions", "/v1/requests/{id}/live"}  # they have no end
 TRACEBACK = 'Traceback (most recent call last):\n  File "a.py", line 1, in f\n'
 TRACE = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
-
-
-class Answered(NamedTuple):
-    status: int
-    text: str
-
-
-class Caller:
-    """Calls a server with one token; of a stream it reads the first events."""
-
-    def __init__(self, serving: Serving, token: str) -> None:
-        self.host = serving.url.removeprefix("http://")
-        self.token = token
-
-    def __call__(self, method: str, path: str, content: Any = None, **more: str) -> Answered:
-        headers = {"Authorization": f"Bearer {self.token}", **more}
-        if content is not None:
-            headers["Content-Type"] = "application/json"
-        line = HTTPConnection(self.host, timeout=30)
-        with contextlib.closing(line):
-            text = None if content is None else json.dumps(content)
-            line.request(method, path, text, headers)
-            response = line.getresponse()
-            if response.headers["Content-Type"].startswith("text/event-stream"):
-                return Answered(response.status, _events(response))
-            heads = "".join(f"{name}: {value}\n" for name, value in response.getheaders())
-            return Answered(response.status, heads + response.read().decode())
-
-
-def _events(response: Any) -> str:
-    """Returns a stream until its end, or the first quiet moment: a comment or enough events."""
-    found: list[str] = []
-    for raw in response:
-        found.append(raw.decode())
-        count = sum(line.startswith("data:") for line in found)
-        if found[-1].startswith("event: end") or (count and "ended-3" in found[-1]):
-            break
-        if count and ('"now_ms"' in found[-1] or '"frames"' in found[-1]):
-            break
-    return "".join(found)
 
 
 def call(**arguments: Any) -> str:
@@ -110,7 +65,7 @@ def plant(queue: Queue, redis_url: str, submitter: Caller) -> None:
     queue.submit_request([], id="ended-3")
 
 
-UNFINISHED = {"retried", "waiting"}  # their results have no end
+UNFINISHED = ("retried", "waiting")  # their results have no end
 NAMES = ("retried", "failed", "rejected", "taken-and-dead", "ended-2", "cancelled", "waiting")
 OBJECTS = {
     "requests": NAMES,
@@ -119,29 +74,6 @@ OBJECTS = {
     "workers": ("w:1",),
     "schedules": ("nightly",),
 }
-QUERIES = {"/v1/completions": "?since=0"}
-
-
-def walk(caller: Caller, *, own: tuple[str, ...]) -> Iterator[tuple[str, Answered]]:
-    """Yields each call of the description that these scopes allow, once for each object."""
-    document = make_document(DESCRIBED, has_tokens=True)
-    for path, methods in document["paths"].items():
-        for method, described in methods.items():
-            scopes = [scope for one in described.get("security", ()) for scope in one["token"]]
-            names = OBJECTS.get(path.split("/")[2], ("x",)) if "{" in path else ("",)
-            for name in names:
-                if "{task}" in path or (path.endswith("/results") and name in UNFINISHED):
-                    continue
-                made = re.sub(r"\{\w+\}", name, path) + QUERIES.get(path, "")
-                content: Any = {} if method in {"post", "put", "patch"} else None
-                if not {*scopes} & {*own}:
-                    continue
-                for accept in ("*/*", "text/event-stream"):
-                    if accept == "*/*" and path in STREAMS:
-                        continue
-                    answered = caller(method.upper(), made, content, Accept=accept)
-                    assert answered.status in {200, 404}, (made, answered)
-                    yield f"{method} {path}", answered
 
 
 @pytest.fixture
@@ -149,7 +81,7 @@ def callers(program: Program) -> Iterator[dict[str, Caller]]:
     scopes = ("counts", "view", "submit")
     texts = {name: program("token", "create", name, "--scope", name).id for name in scopes}
     with Serving(program) as serving:
-        yield {name: Caller(serving, text) for name, text in texts.items()}
+        yield {name: Caller(serving, text, "ended-3") for name, text in texts.items()}
 
 
 def test_no_answer_to_a_token_with_the_scope_counts_has_data(
@@ -162,8 +94,8 @@ def test_no_answer_to_a_token_with_the_scope_counts_has_data(
     with Queue.from_url(redis_url) as queue:
         plant(queue, redis_url, callers["submit"])
         with answering(queue, "w:1", stacks):
-            seen = list(walk(callers["counts"], own=("counts",)))
-            full = list(walk(callers["view"], own=all_scopes(["view"])))
+            seen = list(walk(callers["counts"], ("counts",), OBJECTS, UNFINISHED))
+            full = list(walk(callers["view"], ("view",), OBJECTS, UNFINISHED))
     assert [way for way, answered in seen if SECRET in answered.text] == []
     assert {way for way, _ in seen} == {way for way, _ in full}  # the dashboard works with it
     assert {way for way, answered in full if SECRET in answered.text} >= {

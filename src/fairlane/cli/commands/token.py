@@ -47,7 +47,7 @@ def _file_option(function: Callable[..., Any]) -> Callable[..., Any]:
               help="What its owner may do; may be given again. admin: everything.")  # fmt: skip
 @click.option("--expires", metavar="TIME", help="It is valid for so long.  [default: for ever]")
 @click.option("--key", "keys", metavar="NAME|BEGINNING*", multiple=True,
-              help="A key of limits, orders and rates that it may name, as acme-*; may be repeated.  "
+              help="A key of limits, order or rate that it may name, as acme-*; may be repeated.  "
               "[default: all with the scope operate, else none]")  # fmt: skip
 @_file_option
 @json_option
