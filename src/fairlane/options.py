@@ -438,10 +438,11 @@ class Policy(PolicyFields):
     def _check_duplicates(self) -> None:
         if self.window_ms and not self.on_duplicate:
             raise InvalidArgument("window needs on_duplicate: write keep, replace or debounce")
-        if self.window_ms > self.retain_ms:
+        known_ms = max(self.retain_ms, self.remember_ms)
+        if self.window_ms > known_ms:
             raise InvalidArgument(
-                f"window {exact(self.window_ms / 1000)} s is longer than the retention of "
-                f"{exact(self.retain_ms / 1000)} s: a request is not known for longer than that"
+                f"window {exact(self.window_ms / 1000)} s is longer than {exact(known_ms / 1000)} "
+                "s, for which a request is known: give a longer retain or remember"
             )
         if self.on_duplicate == "debounce" and not self.delay_ms:
             raise InvalidArgument("debounce needs a delay: give delay, as it begins anew each time")

@@ -149,6 +149,10 @@ BUDGETS: dict[str, tuple[Callable[[Player], Cost], Cost]] = {
         submitted(1, task="send_mail"),
         Cost(1118, 9, 192, 716),
     ),
+    "a request of one, alone in a call of submit, whose id is remembered": (
+        submitted(1, remember="30d"),
+        Cost(1368, 9, 197, 714),
+    ),
     "a request of 1,000": (
         lambda player: player.submit(1, 1000)[1],
         Cost(29403, 1013, 20161, 68861),
