@@ -39,7 +39,7 @@ ROOMS = {
     ),
     "protocol": ("operations", "drivers"),
     "services": (
-        *("embedded", "redis_url", "tracing", "holding", "aio", "request", "schedules", "taken"),
+        *("embedded", "default_redis", "tracing", "holding", "aio", "request", "schedules", "taken"),
         *("flows", "flow_svg", "queue", "shortcut", "worker", "tasks", "testing", "lists"),
         *("topics", "live"),
     ),

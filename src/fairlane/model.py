@@ -93,7 +93,7 @@ _RESULT_HEAD = b"%b:%b:%d:%d:%d"
 def result_head(index: bytes, status: bytes, attempt: int, waited_ms: int, ran_us: int) -> bytes:
     """Returns the header of a result in `out:{id}`; d = done, n = done with None, x = dead.
 
-    b = done, and it names the next step; f = done, and it chooses children: operations/chosen.py.
+    b = done, and it names the next step; f = done, and it chooses children (flow_branches.py).
     g = given back; that stands only in the note of why the entry waits, see Progress.given_back.
     """
     return _RESULT_HEAD % (index, status, attempt, waited_ms, ran_us)

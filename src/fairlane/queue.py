@@ -13,13 +13,13 @@ from fairlane.common.chunking import (
     chunks_of_groups,
     one_chunk,
 )
+from fairlane.default_redis import resolve_url
 from fairlane.drivers.sync import SyncDriver
 from fairlane.errors import InvalidArgument
 from fairlane.operations import admission
 from fairlane.operations.submit import Many, checked_requests, submit
 from fairlane.options import id_for, policy_of
 from fairlane.protocol import keys
-from fairlane.redis_url import resolve_url
 from fairlane.request import OpenRequest, Request
 from fairlane.tracing import receiving, sending
 

@@ -243,7 +243,7 @@ def changed_scripts(root: Path) -> set[str]:
     return {
         script.name
         for script in library()
-        if script.sha(Dialect.SINGLE) != changed[script.name].sha(Dialect.SINGLE)
+        if script.shas[Dialect.SINGLE] != changed[script.name].shas[Dialect.SINGLE]
     }
 
 

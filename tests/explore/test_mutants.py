@@ -83,7 +83,8 @@ def test_a_changed_library_changes_the_scripts_that_use_its_line(tmp_path: Path)
 def test_the_scripts_that_are_called_are_recorded():
     with recorded() as names:
         scripts.confirm(keys.request_keys("r1"))
-    assert names - {"request/confirm.lua"} == {"confirm"}
+    files = {name for name in names if name.endswith(".lua")}  # those not yet read
+    assert names - files == {"confirm"}
     scripts.pause(keys.request_keys("r1"))
     assert "pause" not in names
 

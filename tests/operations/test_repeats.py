@@ -35,16 +35,16 @@ from fairlane.operations import (
 from fairlane.operations import schedules as change_schedule
 from fairlane.operations import take as pull
 from fairlane.operations.change import Change, apply, select, select_ids
-from fairlane.operations.chosen import Fan, packed
 from fairlane.operations.doctor import Walk
 from fairlane.operations.find import RequestFilter
+from fairlane.operations.flow_branches import Fan, packed
+from fairlane.operations.flow_hand_over import DONE, Feed, hand_over
+from fairlane.operations.flow_shared import add_to_value, read_shared, set_value
 from fairlane.operations.flows import Flow, flow_state, submit_flow
-from fairlane.operations.hand_over import DONE, Feed, hand_over
 from fairlane.operations.lease import exchange, exchange_unit
 from fairlane.operations.rates import set_rate
 from fairlane.operations.schedules import define, fire
 from fairlane.operations.shards import Shards
-from fairlane.operations.shared import add_to_value, read_shared, set_value
 from fairlane.operations.submit import Many, submit
 from fairlane.operations.take import Taker
 from fairlane.operations.take import take as pull_some

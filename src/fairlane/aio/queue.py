@@ -14,13 +14,13 @@ from fairlane.common.chunking import (
     chunks_of_groups_async,
     one_chunk,
 )
+from fairlane.default_redis import resolve_url
 from fairlane.drivers.aio import AsyncDriver
 from fairlane.errors import InvalidArgument
 from fairlane.operations import admission
 from fairlane.operations.submit import Many, checked_requests_async, submit
 from fairlane.options import id_for, policy_of
 from fairlane.protocol import keys
-from fairlane.redis_url import resolve_url
 from fairlane.tracing import receiving, sending
 
 if TYPE_CHECKING:

@@ -162,7 +162,7 @@ def open_request(redis: str | None, queue: str | None, request_id: str) -> Itera
 
 def url_of(redis: str | None) -> str:
     """Returns the URL named, or that of the embedded server, which a notice names."""
-    from fairlane.redis_url import resolve_url
+    from fairlane.default_redis import resolve_url
 
     url = resolve_url(redis)
     if settings.redis_url(redis) is None:

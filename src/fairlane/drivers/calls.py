@@ -112,7 +112,7 @@ def words(
         return tuple(_ready(step.args))
     name: bytes = b"EVAL" if whole else b"EVALSHA"
     script = step.script
-    first = script.source(dialect) if whole else script.sha(dialect)
+    first = script.source(dialect) if whole else script.shas[dialect]
     args: Iterable[Any] = step.args if type(step) is TextCall else _ready(step.args)
     return (name, first, b"%d" % len(step.keys), *step.keys, *args)
 

@@ -16,7 +16,8 @@ from fairlane.common.text import exact
 from fairlane.drivers import error_mapping, topology, urls
 from fairlane.drivers.topology import ServerHealth, Topology, given_up
 from fairlane.errors import RedisUnreachable
-from fairlane.protocol.lua import Dialect
+from fairlane.protocol.lua import Dialect, is_in_cluster
+from fairlane.protocol.server_info import read_info
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine
@@ -108,7 +109,8 @@ class ConnectionSet(ServerHealth):
     def give(self, line: Any) -> None:
         """Makes a connection idle; a broken one reconnects at its next use."""
         self._idle.append(line)
-        self.note_reply()
+        if self._away_since:
+            self.note_reply()
 
     async def close(self) -> None:
         """Closes the idle connections; one in use is given back as usual."""
@@ -214,10 +216,11 @@ class Driver(Generic[S]):
 
     def learn(self, infos: list[bytes]) -> Dialect:
         """Keeps what INFO reports, of one server or of a cluster's primaries. Raises RedisUnfit."""
-        dialect, *_ = [error_mapping.check_fitness(info, self.place) for info in infos]
-        self.waits_for_disk = all(map(error_mapping.has_waitaof, infos))
-        self.is_replica = error_mapping.names_replica(infos[0], self.url)
-        self.is_cluster = any(map(error_mapping.is_cluster, infos))
+        found = [read_info(info) for info in infos]
+        dialect, *_ = [error_mapping.check_fitness(info, self.place) for info in found]
+        self.waits_for_disk = all(map(error_mapping.has_waitaof, found))
+        self.is_replica = error_mapping.names_replica(found[0], self.url)
+        self.is_cluster = any(map(is_in_cluster, found))  # refuses keys in several slots
         self.dialect = dialect  # set last: a thread that sees it may use the values above
         return dialect
 

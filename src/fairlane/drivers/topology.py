@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 from bisect import bisect_right
+from functools import cache
 from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar
 
 import redis
@@ -173,7 +174,19 @@ def connection_options(timeout_s: float) -> dict[str, Any]:
         "socket_read_size": 1 << 18,
         "protocol": 2,
         "health_check_interval": 0,
+        **_library(),
     }
+
+
+@cache
+def _library() -> dict[str, Any]:
+    """Returns how redis-py names itself to a server.
+
+    Otherwise it reads its version from the files of its package for each connection, which takes
+    longer than the connection.
+    """
+    name = getattr(redis, "DriverInfo", None)  # older versions read it once
+    return {} if name is None else {"driver_info": name()}
 
 
 def kinds_of(connection: Any, sentinel: Any, lines: Any) -> IoKinds:

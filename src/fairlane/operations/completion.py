@@ -19,8 +19,8 @@ from fairlane.errors import (
     not_found,
 )
 from fairlane.model import ENDED_STATES
-from fairlane.operations.chosen import FAN, NEXT, shown_body
 from fairlane.operations.durability import confirm_end
+from fairlane.operations.flow_branches import FAN, NEXT, shown_body
 from fairlane.operations.request_state import completion
 from fairlane.operations.workers import unserved
 from fairlane.protocol import keys
@@ -381,7 +381,7 @@ async def with_errors(request_id: str, pages: list[list[Result]]) -> list[list[R
 def parse_results(fields: list[bytes]) -> list[Result]:
     """Reads one entry of `out`: worker, then (head, body) pairs; see model.result_head.
 
-    The body of a result that chose something is what it chose, see operations/chosen.py.
+    The body of a result that chose something is what it chose, see operations/flow_branches.py.
     `error` of a dead sub-request is the name of its text: see with_errors.
     """
     found = []

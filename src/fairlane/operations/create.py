@@ -25,7 +25,7 @@ from fairlane.errors import (
 )
 from fairlane.model import ENDED_STATES
 from fairlane.operations.admission import Admission
-from fairlane.operations.lives import Life, circle_text, find_circles, lives_text
+from fairlane.operations.after import Life, circle_text, find_circles, lives_text
 from fairlane.operations.shards import Shards
 from fairlane.operations.tokens import (
     count_stop,
@@ -234,7 +234,7 @@ class NewRequest:
     created: Created | None = None
     unsure: Digest | None = None
     ids: bytes = b""  # of the bodies, if they are to be distinct
-    lives: str = ""  # see operations/lives.py
+    lives: str = ""  # see operations/after.py
 
     def begin(self, bodies: Chunk) -> None:
         """Makes these bodies its first chunk. Raises InvalidArgument for a key that is no text."""

@@ -14,7 +14,7 @@ from fairlane import settings
 from fairlane.common.text import join_names, plural
 from fairlane.errors import FairlaneError, RedisUnreachable
 from fairlane.operations.audit import Suspect, queued_long, remint_lost, still_lost
-from fairlane.operations.finding import BAD, NOTE, OK, WARN, Finding
+from fairlane.operations.check_result import BAD, NOTE, OK, WARN, Finding
 from fairlane.operations.request_checks import (
     FIELDS,
     QUEUE,
@@ -427,7 +427,7 @@ def _ms(ms: float) -> str:
 
 async def _scripts(node: Any, info: dict[str, str]) -> list[Finding]:
     scripts, dialect = list(library()), Dialect.of(info)
-    shas = [script.sha(dialect) for script in scripts]
+    shas = [script.shas[dialect] for script in scripts]
     reply = await _ask(node, b"SCRIPT", b"EXISTS", *shas)
     if reply is None:
         return [Finding("scripts", OK, "what is loaded is not readable")]

@@ -12,6 +12,7 @@ from fairlane.common.text import format_duration
 from fairlane.errors import FairlaneError, InvalidArgument, not_found
 from fairlane.model import ENDED_STATES
 from fairlane.operations import limit_keys
+from fairlane.operations.after import NEVER_MS, Life, find_circles, read_lives, waiting_lives
 from fairlane.operations.backlog import (
     WaitingRow,
     backlog_of,
@@ -21,7 +22,6 @@ from fairlane.operations.backlog import (
 )
 from fairlane.operations.completion import is_place, parse_results
 from fairlane.operations.limit_keys import KeyRoom
-from fairlane.operations.lives import NEVER_MS, Life, find_circles, read_lives, waiting_lives
 from fairlane.operations.pause import QueuePause, read_until
 from fairlane.operations.rates import opens, parse_queue_rate
 from fairlane.operations.request_state import detail_of, limits_in, number, progress_in

@@ -23,10 +23,10 @@ from fairlane.errors import (
     ScheduleNotFound,
     type_of,
 )
+from fairlane.operations.after import logged_states
 from fairlane.operations.create import GROUP, Digest, NewRequest, create, create_one
 from fairlane.operations.durability import check_replicas, confirm_submission
 from fairlane.operations.limit_keys import in_force
-from fairlane.operations.lives import logged_states
 from fairlane.options import check_option_names, plain_options, policy_of
 from fairlane.options_table import OPTIONS
 from fairlane.protocol import keys, scripts

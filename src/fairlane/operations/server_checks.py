@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from fairlane import settings
 from fairlane.common.text import MAKE_ROOM, exact, format_duration, size
 from fairlane.errors import FairlaneError
-from fairlane.operations.finding import BAD, OK, WARN, Finding
+from fairlane.operations.check_result import BAD, OK, WARN, Finding
 from fairlane.operations.tokens import marker_ms
 from fairlane.protocol import keys
 from fairlane.protocol.request_hash import hmget, parse_fields

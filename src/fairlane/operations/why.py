@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from fairlane.common.fingerprint import read_failure
 from fairlane.common.text import join_names, plural, when
 from fairlane.errors import InvalidArgument, not_found
+from fairlane.operations.after import DONE, circle_text
 from fairlane.operations.call_words import with_calls
 from fairlane.operations.estimate import (
     Capacity,
@@ -29,8 +30,7 @@ from fairlane.operations.estimate import (
     urgent_at_work,
 )
 from fairlane.operations.find import list_workers
-from fairlane.operations.hand_over import Feed
-from fairlane.operations.lives import DONE, circle_text
+from fairlane.operations.flow_hand_over import Feed
 from fairlane.operations.pause import remedy
 from fairlane.operations.rates import until_more
 from fairlane.operations.take import TAKER

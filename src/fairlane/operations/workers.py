@@ -8,9 +8,9 @@ from zlib import crc32
 from fairlane import settings
 from fairlane.common.text import of_queue
 from fairlane.errors import FairlaneError, InvalidArgument
+from fairlane.operations.after import DONE, endings_of, lives_text, read_lives
 from fairlane.operations.create import seen_to_exist
 from fairlane.operations.lease import reap
-from fairlane.operations.lives import DONE, endings_of, lives_text, read_lives
 from fairlane.operations.pause import QueuePause, read_until, remedy
 from fairlane.operations.rates import opens, parse_queue_rate, until_more
 from fairlane.operations.tokens import (
@@ -159,7 +159,7 @@ async def look_after(
     many are unfinished, a request that needs nothing is checked again later, because workers' notes
     and the audit find damage sooner. If a request can't be read, it is postponed like the others,
     and its error is put into `failed`. If a flow's step gets its sub-requests from other steps, it
-    is put into `fed`: see operations/hand_over.py.
+    is put into `fed`: see operations/flow_hand_over.py.
     """
     now, names, scores, unfinished = await _due(queue)
     failed = {} if failed is None else failed

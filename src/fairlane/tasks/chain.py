@@ -13,8 +13,8 @@ import msgspec
 from fairlane import settings
 from fairlane.common import clock
 from fairlane.errors import ArgumentsRefused, InvalidArgument, type_of
+from fairlane.operations.flow_hand_over import CONTINUE, STOP, Wrap
 from fairlane.operations.flows import MAX_CHILDREN, MAX_GATHERED, Child, Flow
-from fairlane.operations.hand_over import CONTINUE, STOP, Wrap
 from fairlane.options import check_limits, read_limits
 from fairlane.tasks.keys import merged_keys
 from fairlane.tasks.options import group_options, hiding, of_request

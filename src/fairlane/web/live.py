@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from starlette.responses import Response
 
     from fairlane.aio.queue import Queue
-    from fairlane.operations.finding import Finding
+    from fairlane.operations.check_result import Finding
     from fairlane.operations.observe import Snapshot
     from fairlane.records import WorkerState
     from fairlane.web.app import Site

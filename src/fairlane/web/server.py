@@ -364,8 +364,11 @@ def _ends_on_signals(server: uvicorn.Server, site: Site, door: Door) -> Iterator
     def end(drain_s: float, end_s: float) -> None:
         server.should_exit = True
         site.stopping.set()
-        loop.call_later(drain_s, site.end_calls)
-        loop.call_later(drain_s + end_s, door.close)
+        loop.call_later(drain_s, end_calls, end_s)
+
+    def end_calls(end_s: float) -> None:
+        site.end_calls()
+        loop.call_later(end_s, door.close)  # counted from here: a late loop still answers
 
     def on_signal(*_: object) -> None:
         if is_over:

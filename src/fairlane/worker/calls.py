@@ -25,7 +25,7 @@ from fairlane.common.text import shortened
 from fairlane.errors import FairlaneError, InvalidArgument, type_of
 from fairlane.model import Entry, Slice, Verdict, result_head
 from fairlane.operations.call_words import hide_values
-from fairlane.operations.chosen import Fan, Next
+from fairlane.operations.flow_branches import Fan, Next
 from fairlane.worker import termination
 from fairlane.worker.board import smaller_limit
 from fairlane.worker.error_texts import reason_of, text_of

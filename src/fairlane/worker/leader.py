@@ -18,7 +18,7 @@ from fairlane.operations import admission, completion, shards, workers
 from fairlane.operations.audit import Audit
 from fairlane.operations.doctor import Walk, primaries
 from fairlane.operations.estimate import demand
-from fairlane.operations.hand_over import hand_over
+from fairlane.operations.flow_hand_over import hand_over
 from fairlane.operations.schedules import fire
 from fairlane.worker.health_port import is_loopback, split_id, whereabouts
 from fairlane.worker.log import Outage, Repeats

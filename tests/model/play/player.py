@@ -6,7 +6,7 @@ from collections import deque
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from fairlane.operations.hand_over import BRANCH, DEAD, DONE, JOINING, Feed, hand_over
+from fairlane.operations.flow_hand_over import BRANCH, DEAD, DONE, JOINING, Feed, hand_over
 from fairlane.operations.schedules import drop_schedule, fire
 from fairlane.protocol import keys
 from tests.model.plain.book import DAY_MS, QUEUE, Book, Logged

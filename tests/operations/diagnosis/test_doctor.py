@@ -26,7 +26,7 @@ from tests.support.scripts.requests import HOUR, MINUTE, Lane
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from fairlane.operations.finding import Finding
+    from fairlane.operations.check_result import Finding
 
 HEALTHY = {
     "redis_version": "7.2.11",

@@ -18,7 +18,8 @@ WAIT_S = 30.0
 _FLAGS = (
     *("--headless=new", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run"),
     *("--disable-background-networking", "--disable-component-update", "--disable-sync"),
-    *("--disable-dev-shm-usage", "--window-size=1280,900"),
+    # Colours that fade have too little contrast for a moment.
+    *("--force-prefers-reduced-motion", "--disable-dev-shm-usage", "--window-size=1280,900"),
 )
 KEY = {"enter": "\ue007", "escape": "\ue00c", "down": "\ue015", "tab": "\ue004"}
 

@@ -13,7 +13,7 @@ from fairlane.cli.output import note, write_json, write_line
 
 if TYPE_CHECKING:
     from fairlane.drivers.sync import SyncDriver
-    from fairlane.operations.finding import Finding
+    from fairlane.operations.check_result import Finding
 
 PATIENCE_S, TIMEOUT_S = 1.0, 4.0  # a diagnosis must not take long
 _MOST = 10  # lines of one kind; an outage may damage every request
