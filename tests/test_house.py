@@ -39,7 +39,16 @@ ROOMS = {
     ),
     "protocol": ("operations", "drivers"),
     "services": (
-        *("embedded", "default_redis", "tracing", "holding", "aio", "request", "schedules", "taken"),
+        *(
+            "embedded",
+            "default_redis",
+            "tracing",
+            "holding",
+            "aio",
+            "request",
+            "schedules",
+            "taken",
+        ),
         *("flows", "flow_svg", "queue", "shortcut", "worker", "tasks", "testing", "lists"),
         *("topics", "live"),
     ),

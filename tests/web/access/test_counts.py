@@ -9,8 +9,10 @@ import pytest
 
 from fairlane import Flow, Queue
 from fairlane.common import task_names
+from fairlane.records import Cause
 from fairlane.web.app import DESCRIBED
 from fairlane.web.counts import COUNTS, KNOWN, kind_of, without_data
+from fairlane.web.live import FindingRow
 from tests.cli.program import Dead, Failed, settle
 from tests.support.processes.answers import answering, call_of
 from tests.support.run.for_each import for_each
@@ -124,6 +126,20 @@ def test_counts_cannot_be_filtered_by_what_they_hide(callers: dict[str, Caller])
         assert (refused.status, "needs a token with the scope view" in refused.text) == (403, True)
         assert callers["view"]("GET", f"/v1/errors?{query}").status == 200
     assert callers["counts"]("GET", "/v1/errors?task=login").status == 200
+
+
+def test_causes_and_findings_lose_the_text_of_an_error():
+    """A cause names an error that workers gave back or that an attempt had."""
+    for kind, name in (("task", "reason"), ("retry", "error")):
+        cause = Cause(
+            kind, f"waits, after ValueError: {SECRET}", None, {name: f"ValueError: {SECRET}"}
+        )
+        found = without_data(cause)
+        assert (found.text, found.figures) == ("waits, after ValueError", {name: "ValueError"})
+    finding = FindingRow("given back", "warn", f"workers gave back: {SECRET}", "start one", "r1")
+    assert SECRET not in without_data(finding).what
+    other = FindingRow("workers", "bad", "no worker beats", "start one", "")
+    assert without_data(other) == other
 
 
 def test_each_type_that_a_call_with_counts_answers_is_known():

@@ -10,6 +10,7 @@ import pytest
 
 from fairlane import App
 from fairlane.cli.program import COMMANDS
+from fairlane.operations.observe import snapshot
 from fairlane.tasks.serve import workers_of
 from fairlane.worker import Reject
 from tests.web.serving import Serving
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
 
 SECRETS = ("hunter2", "t0k3n-of-ann", "mister-x", "4711-0815")
 QUEUE = ("--queue", "images")
-# Commands that show nothing of a request's bodies, results or errors.
+# Commands that show no bodies, results or errors; stacks have tests of their own.
 OTHERS = {
     *("submit", "worker", "wait", "pause", "resume", "set", "cancel", "delete", "kill"),
     *("fanout", "forward", "balance", "topic", "serve", "token", "webhook", "spark", "scripts"),
@@ -90,6 +91,7 @@ def test_no_command_no_call_no_log_and_no_archive_has_a_hidden_value(
             for more in ([], ["--json"]):
                 ended = program(*words, *more)
                 shown.append(([*words, *more], ended.out.decode() + ended.err))
+        shown.append(("top", repr(app.queue.driver.run(snapshot("images")))))
 
     look(has_ended=False)
     with caplog.at_level(logging.DEBUG):
