@@ -156,9 +156,9 @@ class Archiver:
     keep_days: float | None
     most: int | None
     reads_results: bool
-    reveals: bool
     skips_lost: bool
     follows: bool
+    reveals: bool = False
     done: Archived = field(default_factory=Archived)
     _archive: Archive = field(init=False)
     _torn: set[str] = field(default_factory=set)
