@@ -50,7 +50,8 @@ class Slice:
 
     `taken_ms` is the time of the acquire by the request slot's clock, which also made the entry
     ids. `waiting` is how many sub-requests of the request no worker had begun then. `trace` is the
-    context of the span that submitted the request, as text; "" = there is none.
+    context of the span that submitted the request, as text; "" = there is none. `redact` are the
+    fields of its bodies whose values no log and no error may have.
     """
 
     request_id: str
@@ -69,6 +70,7 @@ class Slice:
     waiting: int = 0
     turn: str = ""  # as that of its token
     trace: str = ""
+    redact: tuple[str, ...] = ()
 
 
 class Verdict(NamedTuple):

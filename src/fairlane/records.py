@@ -137,6 +137,7 @@ class Progress(RequestCounts):
     backoff_ms: tuple[int, int] | None = None
     lease_ms: int | None = None
     retain_ms: int | None = None
+    remember_ms: int | None = None
     deadline_ms: int | None = None
     time_limit_ms: int | None = None
     durable: int | None = None

@@ -157,5 +157,5 @@ def test_the_trigger_of_keda_reads_a_number_that_the_server_gives():
     kinds = get_type_hints(endpoint.gives)
     assert kinds[given["valueLocation"]] is int
     assert trigger["authenticationRef"]["name"] == access["metadata"]["name"]
-    assert endpoint.scopes == ("view",)
+    assert endpoint.scopes == ("view", "counts")
     assert "view" in SCOPES

@@ -10,6 +10,7 @@ from itertools import count
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from fairlane import settings
+from fairlane.common.text import split_names
 from fairlane.errors import FairlaneError, RedisUnfit, RedisUnreachable
 from fairlane.model import Slice, Token, Verdict
 from fairlane.operations.rates import Allowance, acquire_rated
@@ -113,10 +114,11 @@ def slice_of(token: Token, op: bytes, reply: AcquireReply) -> Slice | None:
         return None
     _, fence, attempt, policy, entries, _ = reply
     now, _, lease_ms, attempts, backoff_min, backoff_max, priority, *others = policy
-    limit_ms, durable, more, trace = others
+    limit_ms, durable, more, trace, *redact = others
     return Slice(
         token.request_id, token.k, fence, op, attempt, attempts, (backoff_min, backoff_max),
         lease_ms, priority, now, entries, limit_ms, durable, more, token.turn, trace.decode(),
+        split_names(redact[0].decode()) if redact else (),
     )  # fmt: skip
 
 

@@ -82,6 +82,7 @@ def progress_in(request_id: str, detail: dict[str, str], held: int) -> Progress:
         backoff_ms=(int(backoff[0]), int(backoff[1])) if backoff[0] and backoff[1] else None,
         lease_ms=_known(get("lease_ms")),
         retain_ms=_known(get("retain_ms")),
+        remember_ms=_positive(get("remember_ms")),
         deadline_ms=_positive(get("deadline")),
         time_limit_ms=_positive(get("time_limit_ms")),
         durable=_positive(get("durable")),

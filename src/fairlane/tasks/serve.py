@@ -221,6 +221,7 @@ class TaskCalls:
                 given = asdict(guess.decode(body).arguments)
             except msgspec.MsgspecError as error:
                 task, why = guess.callee.signature.task, _in_words(error)
+                why = hide_values(why, body, guess.callee.redact) if guess.callee.redact else why
                 what = f"task {task} cannot take its arguments: {why}"
                 remedy = "submit it with arguments that it takes"
                 raise self._unfit(what, "takes them", remedy) from None

@@ -19,6 +19,7 @@ from fairlane.operations.observe import LaneSample, ServerStates, WorkerTotals  
 from fairlane.operations.task_states import unusual_of
 from fairlane.records import QueueBacklog, RequestCounts  # noqa: TC001  msgspec reads it
 from fairlane.web.answers import EVENTS, answer, event_stream
+from fairlane.web.counts import LOOK
 from fairlane.web.route import Endpoint
 
 if TYPE_CHECKING:
@@ -258,9 +259,6 @@ def finding_of(one: Finding) -> FindingRow:
 # /v1/live sends the state of the queue to all watchers; /v1/doctor returns what is wrong.
 
 
-_LOOK = ("view",)
-
-
 async def live(site: Site, call: Call) -> Response:
     """Sends the state of the queue once a second; the first event has its last minutes.
 
@@ -280,11 +278,11 @@ async def doctor(site: Site, _: Call) -> Response:
 
 ENDPOINTS = (
     Endpoint(
-        method="GET", path="/v1/live", handle=live, group="Live", scopes=_LOOK,
+        method="GET", path="/v1/live", handle=live, group="Live", scopes=LOOK,
         summary="Watch the queue", gives=Live, streams=(EVENTS,),
     ),
     Endpoint(
-        method="GET", path="/v1/doctor", handle=doctor, group="Live", scopes=_LOOK,
+        method="GET", path="/v1/doctor", handle=doctor, group="Live", scopes=LOOK,
         summary="Examine the servers and the queue", gives=Doctor, refuses=(503,),
     ),
 )  # fmt: skip

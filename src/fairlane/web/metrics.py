@@ -17,6 +17,7 @@ from fairlane.errors import FairlaneError
 from fairlane.operations.stats import by_task
 from fairlane.operations.task_states import unusual_of
 from fairlane.web.answers import Refusal, answer
+from fairlane.web.counts import LOOK
 from fairlane.web.route import Endpoint
 from fairlane.web.schemas import Health
 
@@ -248,7 +249,7 @@ ENDPOINTS = (
         gives=Health, refuses=(503,), cost=0,
     ),
     Endpoint(
-        method="GET", path="/metrics", handle=metrics, group="Health", scopes=("view",), gives=str,
+        method="GET", path="/metrics", handle=metrics, group="Health", scopes=LOOK, gives=str,
         summary="Show the queue as metrics for Prometheus", streams=(MEDIA,),
     ),
 )  # fmt: skip

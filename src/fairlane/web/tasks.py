@@ -10,6 +10,7 @@ import msgspec
 from fairlane.call_records import TaskPage
 from fairlane.operations.task_states import task_page
 from fairlane.web.answers import answer
+from fairlane.web.counts import LOOK
 from fairlane.web.route import Endpoint, query
 from fairlane.web.waiting import Recent
 
@@ -68,7 +69,7 @@ async def tasks(site: Site, call: Call) -> Response:
 
 ENDPOINTS = (
     Endpoint(
-        method="GET", path="/v1/tasks", handle=tasks, group="Queue", scopes=("view",),
+        method="GET", path="/v1/tasks", handle=tasks, group="Queue", scopes=LOOK,
         summary="List the tasks", query=TasksQuery, gives=TaskPage, refuses=(422,),
     ),
 )  # fmt: skip

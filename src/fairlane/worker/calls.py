@@ -25,6 +25,7 @@ from fairlane.common.context_variables import run_in
 from fairlane.common.text import shortened
 from fairlane.errors import FairlaneError, InvalidArgument, type_of
 from fairlane.model import Entry, Slice, Verdict, result_head
+from fairlane.operations.call_words import hide_values
 from fairlane.operations.flow_branches import Fan, Next
 from fairlane.worker import termination
 from fairlane.worker.board import START_MOST, smaller_limit
@@ -109,7 +110,10 @@ class OutcomeBuilder:
         hide: Callable[[bytes, str], str] | None = None,
         record: LeaseRecord | None = None,
     ) -> None:
-        self._taken, self._hide, self._record = taken, hide, record
+        self._taken, self._record = taken, record
+        self._hide = hide_of(taken, hide)
+        self._batch: Sequence[Entry] = ()  # those of a call that failed as a whole
+        self._shown = ("", "")  # a text of that failure, and the same without hidden values
         self._journal = journal
         self._position = position
         self._began = began
@@ -230,8 +234,10 @@ class OutcomeBuilder:
             for entry in entries:
                 self._settle(entry, "release", 0, "")
             return
+        self._batch = entries
         for entry in entries:
             self.fail(entry, error)
+        self._batch = ()
 
     def _settle(
         self, entry: Entry, verdict: str, after_s: float | None, text: str, ran_us: int = 0
@@ -246,7 +252,7 @@ class OutcomeBuilder:
         status = b"g" if verdict == "release" else b"x"
         head = result_head(index, status, taken.attempt, waited, ran_us)
         if self._hide is not None:  # before anything is stored, sent or logged
-            text = self._hide(entry[1][1], text)
+            text = self._hidden(self._hide, entry, text)
         text = shortened(text, settings.MAX_ERROR)
         self._verdicts.append(Verdict(entry[0], verdict, delay, head, text))
         if self._journal is not None:
@@ -261,6 +267,14 @@ class OutcomeBuilder:
                 is_rejected=is_rejected,
             )  # fmt: skip
         self._position += 1
+
+    def _hidden(self, hide: Callable[[bytes, str], str], entry: Entry, text: str) -> str:
+        """Returns a text without the values that the body hides, and those of its batch."""
+        if not self._batch:
+            return hide(entry[1][1], text)
+        if self._shown[0] != text:  # most often one text for all of them
+            self._shown = text, hide_all(hide, self._batch, text)
+        return self._shown[1]
 
     def is_time(self, now: int) -> bool:
         """Returns True if the run must stop, or took long or grew big: it is settled now."""
@@ -281,6 +295,30 @@ class OutcomeBuilder:
             self._bytes,
             self._hold_ms,
         )
+
+
+def hide_of(
+    taken: Slice, of_task: Callable[[bytes, str], str] | None
+) -> Callable[[bytes, str], str] | None:
+    """Returns what takes hidden values out of a text, given the body; None if nothing is hidden.
+
+    `of_task` hides what the task that is served here names; a request may name other fields.
+    """
+    if not taken.redact:
+        return of_task
+
+    def hide(body: bytes, text: str) -> str:
+        text = hide_values(text, body, taken.redact)
+        return text if of_task is None else of_task(body, text)
+
+    return hide
+
+
+def hide_all(hide: Callable[[bytes, str], str], entries: Sequence[Entry], text: str) -> str:
+    """Returns a text without the values that the bodies of these entries hide."""
+    for entry in entries:
+        text = hide(entry[1][1], text)
+    return text
 
 
 # ------------------------------------------------------------------ results
@@ -405,8 +443,9 @@ class _Calls:
                 outcome = self._outcome(error, perf_counter() - began)
                 span.set_attribute("fairlane.outcome", outcome)
                 kind = outcome if outcome in {"cancelled", "timeout"} else ""
-                hide = self._shape.hide and partial(self._shape.hide, entries[0][1][1])
-                tracing.note_error(span, error, kind, hide)
+                hide = hide_of(self._taken, self._shape.hide)
+                of_bodies = hide and partial(hide_all, hide, entries)
+                tracing.note_error(span, error, kind, of_bodies)
                 raise
             is_late = self._is_late(perf_counter() - began)
             span.set_attribute("fairlane.outcome", "timeout" if is_late else "done")

@@ -511,5 +511,6 @@ def test_a_log_whose_requests_have_expired_gives_no_estimate_of_their_size(lane:
 
 def test_the_need_of_a_retention_counts_its_markers():
     """One request a second keeps an hour of results, and two hours of markers."""
-    assert Left(HOUR, 1_000).byte_seconds == 3_600 * 1_000 + 7_200 * 150
-    assert Left(24 * HOUR, 0).byte_seconds == 48 * 3_600 * 150
+    assert Left(HOUR, 1_000, HOUR, 0).byte_seconds == 3_600 * 1_000 + 7_200 * 150
+    assert Left(24 * HOUR, 0, 24 * HOUR, 0).byte_seconds == 48 * 3_600 * 150
+    assert Left(HOUR, 0, 2 * HOUR, 300).byte_seconds == 3_600 * 300 + 4 * 3_600 * 150

@@ -150,6 +150,13 @@ def test_each_way_over_http_looks_at_the_keys_of_the_token(
         nightly = {"name": "nightly", "cron": "0 3 * * *", "bodies": ["a"], "limits": ours}
         assert serving.call("POST", "/v1/schedules", nightly, **as_acme).status == 200
         assert serving.call("GET", "/v1/me", **as_acme).json["keys"] == ["acme-*"]
+        rate, own_rate = ({"rate": "9/s", "rate_key": name} for name in ("globex-1", "acme-1"))
+        lines = {"Content-Type": "application/x-ndjson"}
+        shared = serving.call("POST", "/v1/requests", {"bodies": ["a"], **own_rate}, **as_acme)
+        assert shared.status == 201
+        assert (
+            serving.call("POST", "/v1/schedules", {**nightly, **own_rate}, **as_acme).status == 200
+        )
         before = sorted(redis_client.scan_iter("{req}:key*"))
         refusals = [
             serving.call("POST", "/v1/requests", {"bodies": ["a"], "limits": theirs}, **as_acme),
@@ -157,6 +164,10 @@ def test_each_way_over_http_looks_at_the_keys_of_the_token(
             serving.call("POST", "/v1/schedules", {**nightly, "limits": theirs}, **as_acme),
             serving.call("POST", "/v1/requests", {"bodies": ["a"], "order_key": "x"}, **as_acme),
             serving.call("POST", "/v1/schedules", {**nightly, "order_key": "x"}, **as_acme),
+            serving.call("POST", "/v1/requests", {"bodies": ["a"], **rate}, **as_acme),
+            serving.call("POST", "/v1/requests", {"bodies": ["a"], **own_rate}, **as_plain),
+            serving.call("POST", "/v1/requests?rate=9/s&rate_key=x", b"a\n", **lines, **as_acme),
+            serving.call("POST", "/v1/schedules", {**nightly, **rate}, **as_acme),
             put(serving, "globex-1", 4, **as_acme),
         ]
         for refused in refusals:

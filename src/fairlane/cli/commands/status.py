@@ -297,6 +297,8 @@ def _policy(progress: Progress) -> str:
         return "not known"
     low, high = map(ago, backoff)
     kept = f"results kept {ago(retain_ms)}" if retain_ms else "results not kept"
+    if (remember_ms := progress.remember_ms or 0) > retain_ms:
+        kept += f", its id known {ago(remember_ms)}"
     tries = plural(attempts, "attempt")
     return f"{tries}, backoff {low}..{high}, lease {ago(lease_ms)}, {kept}"
 
