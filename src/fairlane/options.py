@@ -450,7 +450,7 @@ class Policy(PolicyFields):
         if self.order_key and self.limit != 1:
             raise InvalidArgument(
                 f"limit {self.limit} is not possible with order_key: its sub-requests start one "
-                "after the other, so leave out limit"
+                "after the other, so leave out limit, or give 1"
             )
         if self.order_on_dead and not self.order_key:
             raise InvalidArgument("order_on_dead needs order_key: name the key")

@@ -139,7 +139,7 @@ class Queue:
         requests: Iterable[Iterable[Body]],
         *,
         ids: Iterable[str] | None = None,
-        limit: int | Iterable[int] = settings.DEFAULT_LIMIT,
+        limit: int | Iterable[int] | None = None,
         max_wait: Duration = 0.0,
         **options: Unpack[SharedOptions],
     ) -> list[Request]:
@@ -159,7 +159,7 @@ class Queue:
         requests: Iterable[Iterable[Body]],
         *,
         ids: Iterable[str] | None = None,
-        limit: int | Iterable[int] = settings.DEFAULT_LIMIT,
+        limit: int | Iterable[int] | None = None,
         max_wait: Duration = 0.0,
         **options: Unpack[SharedOptions],
     ) -> Iterator[Request]:

@@ -17,6 +17,7 @@ from fairlane.operations.tokens import follow_up, place_tokens
 from fairlane.operations.workers import promote
 from fairlane.protocol import keys
 from fairlane.protocol.steps import Batch
+from fairlane.settings import DEFAULT_LIMIT
 from tests.support.run.for_each import for_each
 from tests.support.scripts.requests import ask, once
 from tests.support.servers import backends
@@ -258,6 +259,17 @@ def test_bad_input_is_refused_before_anything_is_written(
     with pytest.raises(InvalidArgument, match=said):
         queue.submit_request(["a"], id="r1", **given)
     assert lane.client.dbsize() == 0
+
+
+def test_requests_of_an_order_have_the_limit_1_without_being_given_it(queue: Queue, lane: Lane):
+    many = queue.submit_many([["a"], [""]], order_key="k")
+    many += queue.submit_each([["c"]], order_key="k")
+    assert {request.progress().limit for request in many} == {1}
+    assert queue.submit_many([["d"]])[0].progress().limit == DEFAULT_LIMIT
+    with pytest.raises(InvalidArgument, match="limit 3 is not possible with order_key"):
+        queue.submit_many([["e"]], order_key="k", limit=3)
+    with pytest.raises(InvalidArgument, match="request 1 of the call: limit 2 is not possible"):
+        queue.submit_many([["e"], ["f"]], order_key="k", limit=[1, 2])
 
 
 class Play:
