@@ -64,6 +64,8 @@ def read_option(name: str, value: Any, called: str = "") -> Any:
     The error calls the option `called`, by default by its name.
     """
     option, called = BY_NAME[name], called or name
+    if isinstance(value, str) and not value and option.kind in {NAME, CHOICE, TASKS}:
+        raise InvalidArgument(f"{called} '' is empty: give it a value, or leave it out")
     if option.kind == DURATION:
         ms = duration_ms(called, value)
         return _time(option, called, ms, value)

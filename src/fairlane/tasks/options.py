@@ -88,15 +88,23 @@ def hiding(options: dict[str, Any], fields: Iterable[str]) -> dict[str, Any]:
 
 
 def executor_options(given: dict[str, Any]) -> dict[str, Any]:
-    """Returns options of an Executor: those of a call without `delay`. Raises as task_options does.
+    """Returns options of an Executor: those of a call without `delay` and an order.
 
-    A delay is of a request: it would delay the first calls of the executor, and no later ones.
+    A delay is of a request: it would delay the first calls of the executor, and no later ones. An
+    executor has a request for each set of keys, and one of them would hold back the others for as
+    long as it takes calls. Raises as task_options does.
     """
     for name in ("limit", "batch_limit"):
         if name in given:
             raise ArgumentsRefused(
                 f"executor: option {name} is not one of an executor: write max_workers"
             )
+    if "order_key" in given or "order_on_dead" in given:
+        raise InvalidArgument(
+            "executor: option order_key is not valid, because its calls are one request, whose "
+            "order no later call could join: submit calls of an order with "
+            "task.with_options(order_key=...)"
+        )
     if "delay" in given:
         raise InvalidArgument(
             "executor: option delay is not valid, because only the first calls would wait: "
