@@ -40,18 +40,9 @@ ROOMS = {
     ),
     "protocol": ("operations", "drivers"),
     "services": (
-        *(
-            "embedded",
-            "default_redis",
-            "tracing",
-            "holding",
-            "aio",
-            "request",
-            "schedules",
-            "taken",
-        ),
-        *("flows", "flow_svg", "queue", "shortcut", "worker", "tasks", "testing", "lists"),
-        *("topics", "live"),
+        *("embedded", "default_redis", "tracing", "holding", "aio", "request", "schedules"),
+        *("taken", "flows", "flow_svg", "queue", "shortcut", "worker", "tasks", "testing"),
+        *("lists", "topics", "live"),
     ),
     "edges": ("web", "arrow", "archive", "report", "cli", "cli.commands", "__main__", "spark"),
 }

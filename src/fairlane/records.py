@@ -644,13 +644,33 @@ class DeadRequest:
     tasks: Tasks = field(default_factory=dict)
 
 
+@dataclass(slots=True)
+class RetryGroup:
+    """Unfinished requests whose last failed attempts are equal, as those of FailureGroup are.
+
+    `count` of their sub-requests wait for another attempt, `done` are done. `examples` are a few of
+    the ids; the last attempt failed at `last_ms`.
+    """
+
+    fingerprint: str
+    headline: str
+    where: str | None
+    last_ms: int
+    count: int = 0
+    done: int = 0
+    requests: int = 0
+    examples: list[str] = field(default_factory=list)
+    tasks: dict[str, int | None] = field(default_factory=dict)
+
+
 @dataclass(frozen=True, slots=True)
 class QueueErrors:
     """The failures of a queue, those that are most first.
 
     `requests` are those that have dead sub-requests, at most 1,000; `more_requests` are left out.
     `more` dead sub-requests, and those of `unread` requests, were not read. `release` is the newest
-    one of the users' code, None if workers name none.
+    one of the users' code, None if workers name none. `retries` are failures after which
+    sub-requests wait for another attempt: of each request the last one.
     """
 
     groups: list[FailureGroup]
@@ -659,6 +679,7 @@ class QueueErrors:
     more: int
     unread: int
     release: CodeRelease | None = None
+    retries: list[RetryGroup] = field(default_factory=list)
 
 
 @dataclass(frozen=True, slots=True)

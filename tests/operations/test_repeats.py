@@ -20,7 +20,6 @@ from fairlane.operations import (
     audit_trail,
     change,
     completion,
-    create,
     dead_letters,
     lease,
     limit_keys,
@@ -308,7 +307,7 @@ def leaves_an_intent(driver: Any) -> None:
 
 def vanishes(driver: Any) -> None:
     put(driver)
-    driver.client.zadd(keys.active("req"), {"r1": create.seen_to_exist(1)})
+    driver.client.zadd(keys.active("req"), {"r1": tokens.seen_to_exist(1)})
     driver.client.delete(*keys.request_keys("r1"))
     lose_tokens(driver)
     driver.run(workers.look_after("req"))

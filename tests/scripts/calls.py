@@ -166,7 +166,7 @@ def accepted(lane: Lane, held: Held) -> dict[str, Call]:
             {"name": "x", "limit": 2, "by": "set"},
         ),
         "resume_key": Call((*keys.of_limits("req"), keys.limit_key("req", "!x")), {"name": "!x"}),
-        "check_keys": Call(keys.of_limits("req"), {"names": ["x"]}),
+        "check_keys": Call(keys.of_limits("req"), {"first": 0, "most": 9, "names": ["x"]}),
         "promote": Call((DELAYED, *TURNS, *LANES), {"most": 10}),
         "publish": Call((*TOPIC, b"topic:{t}:op:1"), PUBLISH),
         "push": Call((b"{t}:list",), {"ttl": HOUR, "words": ["a"]}),

@@ -132,7 +132,7 @@ class Queue:
             request = Request(self, id_for(policy, id))
             submitted = submit(request.id, policy, max_wait, only=only)
             request.total = await self.driver.run(submitted, source)
-            span.sent(request.id, request.total)
+            span.note_sent(request.id, request.total)
         return request
 
     async def submit_many(
@@ -219,7 +219,7 @@ class Queue:
         with sending(self.name) as span:
             policy = policy_of(self.name, trace=span.trace, **options)
             begun = await self.driver.run(open_request(id_for(policy, id), policy, [], max_wait))
-            span.sent(begun.new.id, None)
+            span.note_sent(begun.new.id, None)
         return OpenRequest(self, begun)
 
     def request(self, id: str) -> Request:  # noqa: A002  the word of the API
@@ -259,7 +259,7 @@ class Queue:
 
         with receiving(self.name) as span:
             taken = await self.driver.run(take(self._taker, count, visible_for, wait_s))
-            span.received(taken)
+            span.note_received(taken)
         return [AsyncTaken(self.driver, *AsyncTaken.parts_of(delivery)) for delivery in taken]
 
     @cached_property
@@ -300,7 +300,7 @@ class Queue:
         with sending(self.name) as span:
             steps = checked_flow(flow).plan(self.name, run, properties or {}, span.trace)
             submitted = submit_flow(steps, max_wait)
-            span.sent(run, await self.driver.run(submitted, chunks_async(bodies)))
+            span.note_sent(run, await self.driver.run(submitted, chunks_async(bodies)))
         return AsyncFlowRun(self, run)
 
     @property
@@ -462,9 +462,9 @@ class Queue:
         """
         from fairlane.operations import shards
 
-        self.driver.servers.moved()  # the topology of a cluster is read again
+        self.driver.servers.forget_slots()  # the topology of a cluster is read again
         await self.driver.run(shards.read_shards(self.name))
-        wanted = shards.choose(self.name, count, self.driver.servers.homes)
+        wanted = shards.choose(self.name, count, self.driver.servers.node_lookup)
         return await self.driver.run(shards.set_shards(self.name, wanted))
 
     async def pause(self, *, for_s: float | None = None) -> QueuePause:

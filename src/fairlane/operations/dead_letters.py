@@ -10,20 +10,31 @@ from fairlane import settings
 from fairlane.common.fingerprint import fingerprint_of, read_failure
 from fairlane.common.task_names import certain_tasks, count_task, read_tasks, task_of
 from fairlane.common.text import join_names, split_names
-from fairlane.errors import DeadNotFound, InvalidArgument, RequestEnded, not_found
+from fairlane.errors import (
+    DeadNotFound,
+    FairlaneError,
+    InvalidArgument,
+    RequestEnded,
+    not_found,
+)
 from fairlane.model import DeadChoice, outcome_of
 from fairlane.operations.call_words import call_words
 from fairlane.operations.completion import ERROR_DROPPED, error_texts_of_many
 from fairlane.operations.create import Intent, read_intents, withdraw
 from fairlane.operations.durability import confirm_requeue
 from fairlane.operations.lease import new_op
-from fairlane.operations.request_state import moment, progress, waiting_retries
+from fairlane.operations.request_state import (
+    moment,
+    noted_failure,
+    progress,
+    waiting_retries,
+)
 from fairlane.operations.stats import releases
 from fairlane.operations.tokens import follow_up, retire
 from fairlane.operations.workers import glance
 from fairlane.protocol import keys, scripts
 from fairlane.protocol.request_hash import as_text, hmget, parse_fields, read
-from fairlane.protocol.steps import Batch, Call, Command, run_all
+from fairlane.protocol.steps import Batch, Call, Command, run_all, run_each
 from fairlane.records import (
     DeadExample,
     DeadGroup,
@@ -32,13 +43,15 @@ from fairlane.records import (
     FailureGroup,
     QueueErrors,
     RequestErrors,
+    RetryGroup,
 )
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     from fairlane.call_records import CodeRelease
-    from fairlane.errors import FairlaneError
+    from fairlane.common.task_names import Tasks
+    from fairlane.records import FailedAttempt
 
 
 # ------------------------------------------------------------------ dead letters
@@ -372,7 +385,7 @@ async def _candidates(queue: str) -> tuple[list[str], int]:
         for entry_id, fields in entries:
             before = b"(" + entry_id
             ending = as_text(fields)
-            if ending["dead"] != "0":
+            if ending.get("dead", "0") != "0":
                 ids[ending["id"]] = None
         looked += len(entries)
         if len(entries) < PAGE:
@@ -406,6 +419,7 @@ def _text(value: bytes) -> str:
 # a request also count what waits for a retry.
 
 
+FAILED_LAST = "attempts"  # the reason of a sub-request whose last attempt failed
 MOST_GROUPED = 100_000  # dead sub-requests of one request, or of a queue, that are grouped
 _MAX_EXAMPLES = 5  # requests of a group that are named
 
@@ -467,11 +481,66 @@ async def queue_errors(
     for known in groups.values():
         known.is_new = older.is_new(known)
     found = sorted(groups.values(), key=lambda one: (-one.count, one.first_ms))
+    retries = await queue_retries(queue, choice)
     more = sum(one.kept for one in having) - read
     if choice != ALL:
         having = [replace(one, kept=chosen[one.id]) for one in having if chosen.get(one.id)]
     listed = sorted(having, key=lambda one: -one.kept)[:PAGE]
-    return QueueErrors(found, listed, len(having) - len(listed), max(0, more), unread, release)
+    left = len(having) - len(listed)
+    return QueueErrors(found, listed, left, max(0, more), unread, release, retries)
+
+
+_FAILED = ("queue", "total", "done", "failure", "task")
+
+
+async def queue_retries(queue: str, choice: DeadChoice = ALL) -> list[RetryGroup]:
+    """Groups up to 1,000 unfinished requests with sub-requests to be tried again by last failure.
+
+    The choice is compared with the last failed attempt, because Redis keeps only that one.
+    """
+    names = await Command(b"ZRANGE", keys.active(queue), 0, PAGE - 1)
+    ids = [name.decode("utf-8", "replace") for name in names]
+    rows = await run_each([hmget(one, *_FAILED) for one in ids])
+    failed: list[tuple[str, FailedAttempt, int, Tasks]] = []
+    for one, row in zip(ids, rows, strict=True):
+        if isinstance(row, FairlaneError):  # doctor reports it
+            continue
+        home, total, done, note, task = parse_fields(_FAILED, row)
+        last = noted_failure(note, "x") if home == queue else None
+        if last is not None and _may_choose(choice, last, certain_tasks(task)):
+            failed.append((one, last, int(done or 0), read_tasks(task, int(total or 0))))
+    counts = await run_all([Command(b"ZCARD", keys.retries(one)) for one, *_ in failed])
+    groups: dict[str, RetryGroup] = {}
+    for (one, last, made, tasks), count in zip(failed, counts, strict=True):
+        if not count:
+            continue
+        sign, failure = fingerprint_of(FAILED_LAST, last.error), read_failure(last.error)
+        group = groups.setdefault(
+            sign, RetryGroup(sign, failure.headline, failure.where or None, last.at_ms)
+        )
+        group.count += count
+        group.done += made
+        group.requests += 1
+        group.last_ms = max(group.last_ms, last.at_ms)
+        group.examples += [one] if len(group.examples) < _MAX_EXAMPLES else []
+        for task in tasks:
+            group.tasks[task] = None
+    return sorted(groups.values(), key=lambda one: (-one.count, -one.last_ms))
+
+
+def _may_choose(choice: DeadChoice, last: FailedAttempt, tasks: Sequence[str]) -> bool:
+    """Returns True if a last failed attempt is chosen, as a dead sub-request of it would be."""
+    return (
+        choice.indexes is None
+        and choice.may_accept(tasks)
+        and last.at_ms >= choice.since_ms
+        and (not choice.until_ms or last.at_ms < choice.until_ms)
+        and choice.error in last.error.lower()
+        and (
+            choice.fingerprints is None
+            or fingerprint_of(FAILED_LAST, last.error) in choice.fingerprints
+        )
+    )
 
 
 # ------------------------------------------------------------------ requeue and drop

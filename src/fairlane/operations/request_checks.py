@@ -13,7 +13,6 @@ from fairlane.model import ENDED_STATES
 from fairlane.operations import lists, tokens
 from fairlane.operations.after import circle_text, find_circles, is_unended, waiting_lives
 from fairlane.operations.check_result import BAD, NOTE, OK, WARN, Finding
-from fairlane.operations.create import seen_to_exist
 from fairlane.operations.estimate import read_queue, read_request
 from fairlane.operations.find import list_workers
 from fairlane.operations.flow_hand_over import Feed, hand_over
@@ -23,7 +22,7 @@ from fairlane.operations.rates import read_queue_rate
 from fairlane.operations.server_checks import retention, small_requests
 from fairlane.operations.shards import read_shards
 from fairlane.operations.starved import starved
-from fairlane.operations.tokens import are_queued, drop_active, parse
+from fairlane.operations.tokens import are_queued, drop_active, parse, seen_to_exist, was_seen
 from fairlane.operations.topics import read_topic
 from fairlane.operations.why import causes_of
 from fairlane.operations.workers import is_late, look_at, reap_all
@@ -105,8 +104,9 @@ class Dispatch:
     def _why(self, row: list[bytes | None], score: bytes) -> str | None:
         state, queue = ((value or b"").decode("utf-8", "replace") for value in row)
         if state in {"", "abandoned"}:
-            was_seen = float(score) % 1 != 0
-            return "was there and is gone" if was_seen else "was announced and never submitted"
+            return (
+                "was there and is gone" if was_seen(score) else "was announced and never submitted"
+            )
         if queue != self.queue:
             return f"is in `active` of {self.queue} and belongs to queue {queue}"
         return "has ended and still is in `active`" if state in ENDED_STATES else None

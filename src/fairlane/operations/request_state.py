@@ -76,8 +76,8 @@ def progress_in(request_id: str, detail: dict[str, str], held: int) -> Progress:
         left_out=int(get("left_out") or 0),
         failures=int(get("failures") or 0),
         timeouts=int(get("timeouts") or 0),
-        last_failure=_noted(get("failure", ""), "x"),
-        given_back=_noted(get("failure", ""), "g"),
+        last_failure=noted_failure(get("failure", ""), "x"),
+        given_back=noted_failure(get("failure", ""), "g"),
         attempts=_known(get("attempts")),
         backoff_ms=(int(backoff[0]), int(backoff[1])) if backoff[0] and backoff[1] else None,
         lease_ms=_known(get("lease_ms")),
@@ -159,7 +159,7 @@ def _positive(text: str | None) -> int | None:
     return int(text or 0) or None
 
 
-def _noted(text: str, wanted: str) -> FailedAttempt | None:
+def noted_failure(text: str, wanted: str) -> FailedAttempt | None:
     """Reads what note_failure (lib/state.lua) wrote; None unless its status is the wanted one."""
     if not text:
         return None

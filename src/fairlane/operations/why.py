@@ -151,7 +151,8 @@ def _in_order(key: KeyState, place: int) -> Cause:
     if key.stopped_by:
         text = (
             f"waits in the order of key {key.name}, which request {key.stopped_by} has stopped by "
-            f"its dead sub-requests: `fairlane key resume {key.name}` lets the others go on"
+            f"its dead sub-requests: `fairlane dead requeue {key.stopped_by} --all` runs them "
+            f"again, `fairlane key resume {key.name}` leaves them and lets the others go on"
         )
     else:
         by = f": request {join_names(list(key.holders))} has it" if key.holders else ""

@@ -377,12 +377,14 @@ def check(keys: Sequence[bytes], *, now: Arg = "") -> Call[list[bytes]]:
     return _call("check", keys, (now,), _plain)
 
 
-def check_keys(keys: Sequence[bytes], *, names: Iterable[Arg] = ()) -> Call[int]:
+def check_keys(
+    keys: Sequence[bytes], *, first: Arg, most: Arg, names: Iterable[Arg] = ()
+) -> Call[int]:
     """
     Gives back what keys hold without a lease, gives up tokens that were called and are
     queued no more, and calls what waits where there is room.
     """
-    return _call("check_keys", keys, (*names,), _plain)
+    return _call("check_keys", keys, (first, most, *names), _plain)
 
 
 class ClaimMessagesReply(Reply):

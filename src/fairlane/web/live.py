@@ -193,13 +193,14 @@ class RawLive(msgspec.Struct, frozen=True):
 
 
 class FindingRow(msgspec.Struct, frozen=True):
-    """What one check found; `severity` is ok, note, warn or bad."""
+    """What one check found; `severity` is ok, note, warn or bad. `see` is a section of the docs."""
 
     check: str
     severity: str
     what: str
     remedy: str
     subject: str
+    see: str
 
 
 class Doctor(msgspec.Struct, frozen=True):
@@ -250,7 +251,7 @@ def _row(one: WorkerState, took: dict[str, list[str]]) -> LiveWorker:
 
 def finding_of(one: Finding) -> FindingRow:
     """Returns a finding without its repair."""
-    return FindingRow(one.check, one.severity, one.what, one.remedy, one.subject)
+    return FindingRow(one.check, one.severity, one.what, one.remedy, one.subject, one.see)
 
 
 # ------------------------------------------------------------------ watch

@@ -31,7 +31,7 @@ from fairlane.worker.board import START_MOST, smaller_limit
 from fairlane.worker.error_texts import reason_of, text_of
 from fairlane.worker.errors import (
     GiveBack,
-    GivenBack,
+    GiveBackTimes,
     Reject,
     Retry,
     TimedOut,
@@ -58,7 +58,7 @@ if TYPE_CHECKING:
 # Collects the outcome of one run of the handler: results, and verdicts for all other entries.
 
 
-_given_back = GivenBack()
+_give_backs = GiveBackTimes()
 _FLUSH_NS = int(settings.FLUSH_MS * 1e6)
 # Code whose frames mean nothing to the handler's author: before the handler's frames, or above.
 
@@ -199,7 +199,7 @@ class OutcomeBuilder:
             self._settle(entry, "timeout", None, text_of(error), int(error.limit_s * 1e6))
         elif isinstance(error, GiveBack):
             key = (self._taken.request_id, entry[0])
-            if _given_back.is_over(key, error.longest_s, clock.mono_s()):
+            if _give_backs.note(key, error.longest_s, clock.mono_s()):
                 self._settle(entry, "dead", 0, error.at_last)
             else:
                 self._settle(entry, "release", error.after, error.reason)

@@ -108,6 +108,7 @@ class Heartbeat:
         """Takes back leases of an earlier process of this name, which is dead: its port is ours."""
         if former and former != self.started:
             touched = self._driver.run(workers.take_over(self._queue, self._worker, former))
+            self._driver.run(workers.note_death(self._queue, self._worker, former, whereabouts()))
             self.on_process_death()
             _log.info(
                 "worker %s was here before: looked in %s for what it held",

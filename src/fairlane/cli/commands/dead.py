@@ -274,13 +274,14 @@ def _list_each(queue: Queue, request_id: str, choice: DeadChoice, *, as_json: bo
 
 
 def _ended(one: DeadSubRequest) -> str:
-    """Returns why a sub-request was given up, and after which attempt."""
+    """Returns why a sub-request was given up, after which attempt, and where it has died."""
     from fairlane.common.text import plural, reason_words
 
     if one.reason == "attempts":  # an attempt that is not the last one is followed by another
         return f"failed {one.attempt} of {plural(one.attempt, 'attempt')}"
     words = reason_words(one.reason)
-    return f"{words} at attempt {one.attempt}" if one.attempt else words
+    where = f" on {one.worker}" if one.reason == "died" and one.worker else ""
+    return f"{words} at attempt {one.attempt}{where}" if one.attempt else words
 
 
 def _fields(one: DeadSubRequest, hidden: Sequence[str]) -> dict[str, Any]:

@@ -11,6 +11,7 @@ import { drop, failure, requeue } from "./request/errors.js";
 import { combo } from "./requests/combo.js";
 import { choiceOf, hints, parse } from "./requests/deadfilter.js";
 import { FilterError } from "./requests/filter.js";
+import { requestHref } from "../shell/router.js";
 
 const READ_MS = 5000;
 const MOST_TASKS = 200; // that the filter offers
@@ -83,6 +84,8 @@ export function mount(root, context) {
         tools: can ? [button("Requeue", () => changeGroup(GROUP.requeue_dead, group, chosen, () => refresh()), { kind: "small", icon: "again" }),
           button("Drop", () => changeGroup(GROUP.drop_dead, group, chosen, () => refresh()), { kind: "small danger", icon: "trash" })] : [],
       }))),
+      found.retries.map((one) => el("p", { class: "muted small" }, `${counted(one.count, "sub-request")} of `, one.requests === 1
+        ? el("a", { href: requestHref(one.examples[0]) }, one.examples[0]) : counted(one.requests, "request"), " to be tried again: ", one.headline, one.where && ` (${one.where})`)),
       (found.more > 0 || found.unread > 0) && el("p", { class: "muted small" }, `${number(found.more)} more, and those of ${counted(found.unread, "request")}, were not read.`));
   }
   async function read(stop) {
