@@ -9,7 +9,6 @@ from fairlane import settings
 from fairlane.common.text import of_queue
 from fairlane.errors import FairlaneError, InvalidArgument, RedisUnreachable
 from fairlane.operations.after import DONE, endings_of, lives_text, read_lives
-from fairlane.operations.create import seen_to_exist
 from fairlane.operations.lease import reap
 from fairlane.operations.pause import QueuePause, read_until, remedy
 from fairlane.operations.rates import opens, parse_queue_rate, until_more
@@ -20,6 +19,8 @@ from fairlane.operations.tokens import (
     parse,
     push,
     reschedule_active,
+    seen_to_exist,
+    was_seen,
 )
 from fairlane.protocol import keys, scripts
 from fairlane.protocol.request_hash import as_text
@@ -62,26 +63,30 @@ _BITES = 20  # reaps of one request in one check; each takes back about 1,000 en
 
 
 async def register_worker(
-    queue: str, worker: str, host: str, pid: int, started: str
+    queue: str, worker: str, host: str, pid: int, started: str, release: str = ""
 ) -> tuple[RegisterWorkerReply, str]:
     """Registers a worker; returns the reply, and the start of an earlier process with its name.
 
     The reply is `taken` if another process beats under the name. `host` is where the worker runs,
     see worker/health_port.py. The start is "" if no earlier process had the name in the same
     place. A process elsewhere, even on a host with the same name, may be alive and only late, so
-    its leases are left to expire.
+    its leases are left to expire. `release` is that of the users' code, which the queue notes.
     """
     former, home = await Command(b"HMGET", keys.worker(queue, worker), b"started", b"host")
     if home != host.encode():
         former = None
     call = scripts.register_worker(
-        (keys.workers(queue), keys.worker(queue, worker), keys.conf(queue)),
+        (
+            *(keys.workers(queue), keys.worker(queue, worker)),
+            *(keys.conf(queue), keys.task_stats(queue)),
+        ),
         id=worker,
         host=host,
         pid=pid,
         started=started,
         ttl=settings.WORKER_TTL_MS,
         late=settings.LATE_MS,
+        release=release,
     )
     reply = await call
     return reply, (former or b"").decode()
@@ -191,7 +196,7 @@ async def look_after(
         except FairlaneError as error:
             failed[name] = error
             due = _not_before(score, now, now + _until_next(name, 0, calm_ms))
-            rows += [name, score, seen_to_exist(due) if float(score) % 1 else due]
+            rows += [name, score, seen_to_exist(due) if was_seen(score) else due]
     await _postpone_all(queue, rows)
     return len(scores)
 

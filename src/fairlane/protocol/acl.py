@@ -144,8 +144,8 @@ ROLES = {
     "monitor": Role(
         "looks, and changes nothing",
         (
-            *("status", "errors", "list", "workers", "queues", "completions", "stats"),
-            *("why", "demand", "dead list", "doctor", "queue show", "schedule list"),
+            *("status", "errors", "tasks", "list", "workers", "queues", "completions"),
+            *("stats", "why", "demand", "dead list", "doctor", "queue show", "schedule list"),
             *("flow list", "flow show", "key list", "key show", "top"),
         ),
         _words("check due_schedules glance list_chosen list_dead"),

@@ -20,6 +20,7 @@ from fairlane.cli.options import (
 from fairlane.cli.output import (
     ago,
     coloured,
+    dead_words,
     group_lines,
     note,
     note_unknown,
@@ -141,7 +142,7 @@ def _show_queue(queue: Queue, filters: DeadFilters, *, as_json: bool) -> None:
         if as_json:
             write_json({"state": "dead", **asdict(group)})
             continue
-        words = coloured("dead", f"{group.count:,} dead")
+        words = dead_words(group)
         where = f" ({short(group.where)})" if group.where else ""
         write_styled(f"{group.fingerprint}  {words}: {short(group.headline)}{where}")
         examples = ", ".join(f"{one.id} index {one.index}" for one in group.examples)
@@ -164,6 +165,8 @@ def _show_queue(queue: Queue, filters: DeadFilters, *, as_json: bool) -> None:
         what = f"{such}dead sub-requests, and none waits to be tried again after a failure"
         note(f"no request of queue {queue.name} has {what}")
         note_unknown(queue)
+    if found.release is not None and any(group.is_new for group in found.groups):
+        note(f"new: none that is kept failed so before release {found.release.name}")
     if found.more or found.unread:
         note(
             f"{found.more:,} more dead sub-requests, and those of {found.unread:,} more requests, "
