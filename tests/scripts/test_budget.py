@@ -178,6 +178,10 @@ BUDGETS: dict[str, tuple[Callable[[Player], Cost], Cost]] = {
         submitted(1, task="send_mail"),
         Cost(1118, 9, 192, 716),
     ),
+    "a request of one, alone in a call of submit, whose id is remembered": (
+        submitted(1, remember="30d"),
+        Cost(1368, 9, 197, 714),
+    ),
     "a request of 1,000": (
         lambda player: player.submit(1, 1000)[1],
         Cost(29403, 1013, 20161, 68861),
@@ -219,7 +223,7 @@ BUDGETS: dict[str, tuple[Callable[[Player], Cost], Cost]] = {
     "a request of one of an order, 100 in an exchange": (of_orders(100), Cost(2892, 34, 125, 2032)),
     "one of 100 that are taken": (of_a_large_request("take"), Cost(9, 0, 3, 6)),
     "one of 100 that are settled": (of_a_large_request("settle"), Cost(20, 0, 49, 71)),
-    "a lease that is extended": (extended, Cost(358, 5, 320, 173)),
+    "a lease that is extended": (extended, Cost(366, 5, 320, 185)),
 }
 
 

@@ -103,9 +103,11 @@ def acquire(
     )
 
 
-def add_stats(keys: Sequence[bytes], *, most: Arg, numbers: Iterable[Arg] = ()) -> Call[int]:
+def add_stats(
+    keys: Sequence[bytes], *, most: Arg, numbers: Iterable[Arg] = (), now: Arg = ""
+) -> Call[int]:
     """Adds what one worker process measured to statistics of the queue."""
-    return _call("add_stats", keys, (most, *numbers), _plain)
+    return _call("add_stats", keys, (now, most, *numbers), _plain)
 
 
 def add_turns(keys: Sequence[bytes], *, lane: Arg, tokens: Iterable[Arg] = ()) -> Call[int]:
@@ -1459,11 +1461,15 @@ def register_worker(
     started: Arg,
     ttl: Arg,
     late: Arg,
+    release: Arg,
     now: Arg = "",
 ) -> Call[RegisterWorkerReply]:
     """Registers a worker."""
     return _call(
-        "register_worker", keys, (now, id, host, pid, started, ttl, late), RegisterWorkerReply.of
+        "register_worker",
+        keys,
+        (now, id, host, pid, started, ttl, late, release),
+        RegisterWorkerReply.of,
     )
 
 

@@ -10,6 +10,7 @@ from fairlane.errors import InvalidArgument
 from fairlane.protocol.keys import check_key_name
 from fairlane.records import KeyPage, KeyState
 from fairlane.web.answers import Refusal, answer
+from fairlane.web.counts import LOOK
 from fairlane.web.route import Endpoint, Limit, caller_of, document, query
 from fairlane.web.trail import trail_of
 
@@ -79,7 +80,8 @@ async def set_limit(site: Site, call: Call) -> Response:
     limit = given.limit
     if limit is None:
         try:
-            limit = (await site.queue.key(name)).limit
+            found = await site.queue.key(name)
+            limit = None if found.is_order else found.limit
         except InvalidArgument:  # it is not used
             limit = None
     return answer(KeyLimitSet(name, limit, former))
@@ -121,11 +123,11 @@ def _name_of(call: Call) -> str:
 _ONE, _TASK, _GROUP = "/v1/keys/{name}", "/v1/keys/task/{task}", "Keys"
 ENDPOINTS = (
     Endpoint(
-        method="GET", path="/v1/keys", handle=list_keys, group=_GROUP, scopes=("view",),
+        method="GET", path="/v1/keys", handle=list_keys, group=_GROUP, scopes=LOOK,
         summary="List the keys", query=Limit, gives=KeyPage, refuses=(422,),
     ),
     Endpoint(
-        method="GET", path=_ONE, handle=show, group=_GROUP, scopes=("view",), also=(_TASK,),
+        method="GET", path=_ONE, handle=show, group=_GROUP, scopes=LOOK, also=(_TASK,),
         summary="Show a key", query=Which, gives=KeyState, refuses=(404, 422),
     ),
     Endpoint(
