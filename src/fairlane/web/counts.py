@@ -95,9 +95,16 @@ def _cause(found: Cause) -> Cause:
     return replace(found, text=text, figures=figures)
 
 
+# Findings of the doctor whose sentence ends with the text of an error, behind a colon.
+_WITH_ERROR = frozenset({"given back", "failures", "deaths", "retries", "webhooks"})
+_ASK_OTHERS = "a token with the scope view shows the error"
+
+
 def _finding(found: Any) -> Any:
-    """Returns a finding of the doctor; that of what workers gave back has the text of an error."""
-    return msgspec.structs.replace(found, what=HIDDEN) if found.check == "given back" else found
+    if found.check not in _WITH_ERROR:
+        return found
+    what = found.what.partition(": ")[0]
+    return msgspec.structs.replace(found, what=what, remedy=_ASK_OTHERS)
 
 
 # ------------------------------------------------------------------ types
@@ -115,6 +122,7 @@ _REPLACED: dict[str, dict[str, Callable[[Any], Any]]] = {
     "Progress": _ROW,
     "Completion": _ROW,
     "FailedAttempt": {"error": kind_of},
+    "RetryGroup": {"headline": kind_of, "where": _without, "fingerprint": _opaque},
     "DeadGroup": _GROUP,
     "FailureGroup": _GROUP,
     "DeadLine": {
@@ -134,7 +142,8 @@ _PLAIN = frozenset(
         *("QueueBacklog", "QueueErrors", "QueuePage", "QueueState", "QueueSummary", "Repair"),
         *("RecentLeases", "RequestErrors", "RequestLive", "RequestPage", "RequestStacks"),
         *("ScheduleList", "ScheduleRow", "SettledLease", "StepRow", "WhyWaiting", "WorkerCalls"),
-        *("WorkerPage", "WorkerState"),
+        *("WorkerPage", "WorkerState", "CodeRelease", "LongCall", "SlowCall", "TaskPage"),
+        "TaskState",
         "RawLive",  # its rows have neither calls nor reasons: a live view does not read them
     )
 )
