@@ -64,6 +64,8 @@ def read_option(name: str, value: Any, called: str = "") -> Any:
     The error calls the option `called`, by default by its name.
     """
     option, called = BY_NAME[name], called or name
+    if isinstance(value, str) and not value and option.kind in {NAME, CHOICE, TASKS}:
+        raise InvalidArgument(f"{called} '' is empty: give it a value, or leave it out")
     if option.kind == DURATION:
         ms = duration_ms(called, value)
         return _time(option, called, ms, value)
@@ -451,7 +453,7 @@ class Policy(PolicyFields):
         if self.order_key and self.limit != 1:
             raise InvalidArgument(
                 f"limit {self.limit} is not possible with order_key: its sub-requests start one "
-                "after the other, so leave out limit"
+                "after the other, so leave out limit, or give 1"
             )
         if self.order_on_dead and not self.order_key:
             raise InvalidArgument("order_on_dead needs order_key: name the key")

@@ -23,7 +23,7 @@ from fairlane.operations.create import policy_text
 from fairlane.operations.flows import Step, check_step
 from fairlane.operations.schedules import define
 from fairlane.options import plain_options, policy_of, read_option
-from fairlane.options_table import BY_NAME, DURATION, OPTIONS, PAUSE, options_of
+from fairlane.options_table import BY_NAME, DURATION, OPTIONS, PAUSE, Option, options_of
 from fairlane.protocol.lua import lua_folder
 from fairlane.protocol.request_hash import PACKED
 from fairlane.web.schemas import Changes, Options, RecurringOptions
@@ -173,6 +173,13 @@ def test_what_is_no_name_is_refused_by_a_sentence():
     for name, given in wrong:
         with pytest.raises(InvalidArgument, match="is not valid"):
             policy_of("q", **{name: given})
+
+
+@for_each("option", [option for option in OPTIONS if option.kind != "limits"])
+def test_an_empty_text_is_no_value_of_an_option(option: Option):
+    """Else a variable that is empty by mistake would submit without the option."""
+    with pytest.raises(InvalidArgument, match=r"''|is a str"):
+        policy_of("q", **{**NEEDS.get(option.name, {}), option.name: ""})
 
 
 def test_the_longest_wait_for_room_is_that_of_a_sink():

@@ -140,7 +140,7 @@ class Queue:
         requests: Iterable[Bodies] | AsyncIterable[Bodies],
         *,
         ids: Iterable[str] | None = None,
-        limit: int | Iterable[int] = settings.DEFAULT_LIMIT,
+        limit: int | Iterable[int] | None = None,
         max_wait: Duration = 0.0,
         **options: Unpack[SharedOptions],
     ) -> list[Request]:
@@ -160,7 +160,7 @@ class Queue:
         requests: Iterable[Bodies] | AsyncIterable[Bodies],
         *,
         ids: Iterable[str] | None = None,
-        limit: int | Iterable[int] = settings.DEFAULT_LIMIT,
+        limit: int | Iterable[int] | None = None,
         max_wait: Duration = 0.0,
         **options: Unpack[SharedOptions],
     ) -> AsyncIterator[Request]:

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
 OK, NOTE, WARN, BAD = "ok", "note", "warn", "bad"
 PAGE = "docs/how-to/watch/at-night.md"  # what a person sees, and the commands to cause and cure
 SECTIONS = {
+    "a-call-hangs": ("calls", "slow"),
     "a-bad-deployment": ("failures", "retries"),
     "a-body-that-kills-its-worker": ("deaths",),
     "redis-is-full": ("memory", "retention"),

@@ -350,6 +350,20 @@ class KeyRoom:
             for (name, limit), count in zip(part, held, strict=True):
                 self._free[name] = max(0, limit - count)
 
+    async def have_turn(self, placed: Sequence[tuple[str, str]]) -> set[str]:
+        """Returns those of these order keys and requests that may start something now.
+
+        Of an order key that is the first request. If a stop comes first, it is none. A request that
+        damage has left without a place takes it again, so it counts.
+        """
+        names = list(dict.fromkeys(name for name, _ in placed))
+        reads = [Command(b"ZRANGE", keys.limit_key(self._queue, one), 0, 0) for one in names]
+        rows = await run_all(reads)
+        first = {name: row[0].decode() for name, row in zip(names, rows, strict=True) if row}
+        return {
+            request_id for name, request_id in placed if first.get(name, request_id) == request_id
+        }
+
     def take(self, limits: Limits, most: int) -> int:
         """Returns how many of `most` leases of a request have room, and counts them."""
         count = min([most, *(self._free[name] for name, _ in limits)])

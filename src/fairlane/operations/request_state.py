@@ -104,6 +104,12 @@ def limits_in(detail: Mapping[str, str]) -> Limits:
     return read_limits("limits", named)
 
 
+def order_in(detail: Mapping[str, str]) -> str:
+    """Returns the order key of a request as the scripts name it, `!chat-17`; "" if it has none."""
+    parts = detail.get("keys", "").partition("%")[2].split(",")
+    return next((part.partition("=")[0] for part in parts if part.startswith("!")), "")
+
+
 def counts_of(request_id: str, fields: Any, held: int) -> RequestCounts | None:
     """Returns the counts of a request for a list; None if there is no such request."""
     detail = detail_of(fields)

@@ -46,7 +46,7 @@ class Starved(NamedTuple):
 
 
 async def starved(queue: str, page: WorkerPage | None = None) -> Starved | None:
-    """Returns what the units of a queue wait for, if no unit is left to run it; else None.
+    """Returns what the units of a queue wait for, if no unit is left to run it, else None.
 
     Nothing but the workers is read unless all their units wait.
     """

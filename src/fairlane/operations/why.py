@@ -118,17 +118,20 @@ def causes_of(
     if own is None:
         is_served = not held_up
         found.append(
-            in_keys(facts.key, facts.key_place)
+            in_keys(facts.key, facts.key_place, facts.first)
             if facts.key is not None
             else _in_lanes(place, capacity or Capacity(), is_served=is_served)
         )
     return found
 
 
-def in_keys(key: KeyState, place: int) -> Cause:
-    """Returns the cause that a request waits for a key, at this place in its line."""
+def in_keys(key: KeyState, place: int, first: RequestFacts | None = None) -> Cause:
+    """Returns the cause that a request waits for a key, at this place in its line.
+
+    `first` is the request that has the turn of an order key.
+    """
     if key.is_order:
-        return _in_order(key, place)
+        return _in_order(key, place, first)
     noun = "request" if len(key.holders) == 1 else "requests"
     by = f", by {noun} {join_names(list(key.holders))}" if key.holders else ""
     ahead = f"; {place - 1:,} in its line are ahead" if place > 1 else ""
@@ -147,7 +150,7 @@ def in_keys(key: KeyState, place: int) -> Cause:
     return Cause("key", text, figures=figures)
 
 
-def _in_order(key: KeyState, place: int) -> Cause:
+def _in_order(key: KeyState, place: int, first: RequestFacts | None) -> Cause:
     if key.stopped_by:
         text = (
             f"waits in the order of key {key.name}, which request {key.stopped_by} has stopped by "
@@ -155,11 +158,22 @@ def _in_order(key: KeyState, place: int) -> Cause:
             f"again, `fairlane key resume {key.name}` leaves them and lets the others go on"
         )
     else:
-        by = f": request {join_names(list(key.holders))} has it" if key.holders else ""
+        by = f": {_has_turn(first, has_started=bool(key.holders))}" if first is not None else ""
         verb = "request is" if place == 2 else "requests are"  # noqa: PLR2004
         text = f"waits for its turn of key {key.name}{by}; {place - 1:,} {verb} ahead in all"
     figures = {"key": key.name, "place": place, "holders": list(key.holders)}
+    figures["first"] = None if first is None else first.progress.id
     return Cause("key", text, figures=figures | {"stopped_by": key.stopped_by})
+
+
+def _has_turn(first: RequestFacts, *, has_started: bool) -> str:
+    """Returns which request has the turn, and what holds it up, if that is not its own work."""
+    begun = "has it" if has_started else "has it and has not started"
+    cause = own_cause(first)
+    if cause is None and first.key is not None:
+        cause = in_keys(first.key, first.key_place)
+    why = f" ({cause.text})" if cause is not None and cause.kind not in {"held", "limit"} else ""
+    return f"request {first.progress.id} {begun}{why}"
 
 
 # ------------------------------------------------------------------ the request

@@ -17,7 +17,7 @@ from fairlane.operations.flow_hand_over import CONTINUE, STOP, Wrap
 from fairlane.operations.flows import MAX_CHILDREN, MAX_GATHERED, Child, Flow
 from fairlane.options import check_limits, read_limits
 from fairlane.tasks.keys import merged_keys
-from fairlane.tasks.options import group_options, hiding, of_request
+from fairlane.tasks.options import default_limit, group_options, hiding, of_request
 from fairlane.tasks.result_reader import ResultReader, value_of
 
 if TYPE_CHECKING:
@@ -272,7 +272,8 @@ class Group:
         Raises InvalidArgument if the tasks differ in an option that is not named here.
         """
         self.check_app()
-        app, named = self.links[0].task.app, group_options(dict(options))
+        first = self.links[0].task
+        app, named = first.app, group_options(first.options, dict(options))
         chosen = _options_of(self.links, named, ", or name {} in submit")
         bodies = [link.body(app.codec) for link in self.links]
         chosen["task"] = _tasks_of(self.links)
@@ -329,9 +330,10 @@ def _options_of(links: tuple[Link, ...], named: dict[str, Any], also: str = "") 
                 )
     keys = _keys_of(links, named)
     limit = max((link.task.keys.limit for link in links), default=0)
-    found = {**({"limit": max(limit, settings.DEFAULT_LIMIT)} if limit else {}), **first.options}
+    chosen = {**first.options, **named, **({"limits": keys} if keys else {})}
+    least = max(limit, settings.DEFAULT_LIMIT) if limit else 0
     fields = [field for link in links for field in link.task.options.get("redact", ())]
-    return hiding({**found, **named, **({"limits": keys} if keys else {})}, fields)
+    return hiding({**default_limit(least, chosen), **chosen}, fields)
 
 
 def _keys_of(links: tuple[Link, ...], named: dict[str, Any]) -> Limits:

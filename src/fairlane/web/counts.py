@@ -58,6 +58,7 @@ _KIND = re.compile(
     r"|Exit|Group|Retry|Reject|Iteration)"
 )
 _ERROR = "an error"
+_FINGERPRINT = re.compile(r" --fingerprint \S+")
 
 
 def kind_of(error: str) -> str:
@@ -95,16 +96,16 @@ def _cause(found: Cause) -> Cause:
     return replace(found, text=text, figures=figures)
 
 
-# Findings of the doctor whose sentence ends with the text of an error, behind a colon.
-_WITH_ERROR = frozenset({"given back", "failures", "deaths", "retries", "webhooks"})
-_ASK_OTHERS = "a token with the scope view shows the error"
+# The checks of the doctor whose findings have the text of an error.
+_ERROR_CHECKS = frozenset({"given back", "failures", "deaths", "retries", "webhooks"})
 
 
 def _finding(found: Any) -> Any:
-    if found.check not in _WITH_ERROR:
+    """Returns a finding of the doctor without the text of an error, and without its fingerprint."""
+    if found.check not in _ERROR_CHECKS:
         return found
-    what = found.what.partition(": ")[0]
-    return msgspec.structs.replace(found, what=what, remedy=_ASK_OTHERS)
+    remedy = _FINGERPRINT.sub("", found.remedy)
+    return msgspec.structs.replace(found, what=HIDDEN, remedy=remedy)
 
 
 # ------------------------------------------------------------------ types
@@ -122,9 +123,9 @@ _REPLACED: dict[str, dict[str, Callable[[Any], Any]]] = {
     "Progress": _ROW,
     "Completion": _ROW,
     "FailedAttempt": {"error": kind_of},
-    "RetryGroup": {"headline": kind_of, "where": _without, "fingerprint": _opaque},
     "DeadGroup": _GROUP,
     "FailureGroup": _GROUP,
+    "RetryGroup": {"headline": kind_of, "where": _without, "fingerprint": _opaque},
     "DeadLine": {
         "body": _hidden,
         "error": kind_of,
@@ -137,13 +138,14 @@ _REPLACED: dict[str, dict[str, Callable[[Any], Any]]] = {
 _WHOLE: dict[str, Callable[[Any], Any]] = {"Cause": _cause, "FindingRow": _finding}
 _PLAIN = frozenset(
     (
-        *("CallProgress", "DeadExample", "DeadPage", "DeadRequest", "Demand", "Doctor", "Estimate"),
-        *("FlowList", "FlowState", "HeldLease", "Holder", "KeyPage", "KeyState", "LanePlace", "Me"),
+        *("CallProgress", "CodeRelease", "DeadExample", "DeadPage", "DeadRequest", "Demand"),
+        *("Doctor", "Estimate"),
+        *("FlowList", "FlowState", "HeldLease", "Holder", "KeyPage", "KeyState", "LanePlace"),
+        *("LongCall", "Me", "SlowCall", "TaskPage", "TaskState"),
         *("QueueBacklog", "QueueErrors", "QueuePage", "QueueState", "QueueSummary", "Repair"),
         *("RecentLeases", "RequestErrors", "RequestLive", "RequestPage", "RequestStacks"),
         *("ScheduleList", "ScheduleRow", "SettledLease", "StepRow", "WhyWaiting", "WorkerCalls"),
-        *("WorkerPage", "WorkerState", "CodeRelease", "LongCall", "SlowCall", "TaskPage"),
-        "TaskState",
+        *("WorkerPage", "WorkerState"),
         "RawLive",  # its rows have neither calls nor reasons: a live view does not read them
     )
 )

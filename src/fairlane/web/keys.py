@@ -80,7 +80,8 @@ async def set_limit(site: Site, call: Call) -> Response:
     limit = given.limit
     if limit is None:
         try:
-            limit = (await site.queue.key(name)).limit
+            found = await site.queue.key(name)
+            limit = None if found.is_order else found.limit
         except InvalidArgument:  # it is not used
             limit = None
     return answer(KeyLimitSet(name, limit, former))

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import json
 import re
+from collections import Counter
 from dataclasses import dataclass
 from functools import partial
 from types import UnionType
@@ -281,9 +283,14 @@ async def document(
 
 
 def decoded(raw: bytes, kind: type[T]) -> T:
-    """Returns JSON as this type. Raises Refusal: 400 if it is no JSON, 422 for another type."""
+    """Returns JSON as this type.
+
+    Raises Refusal: 400 if it is no JSON, 422 for another type, or for a name that is twice in an
+    object, because readers differ in which value counts.
+    """
     try:
-        return msgspec.json.decode(raw, type=kind)
+        found = msgspec.json.decode(raw, type=kind)
+        json.loads(raw, object_pairs_hook=_check_pairs, parse_int=str, parse_float=str)
     except msgspec.ValidationError as error:
         raise Refusal(422, type_sentence(f"{error}")) from None
     except UnicodeDecodeError:
@@ -295,6 +302,14 @@ def decoded(raw: bytes, kind: type[T]) -> T:
     except RecursionError:
         detail = "the content is no JSON that is read here: it is nested too deeply"
         raise Refusal(400, detail) from None
+    return found
+
+
+def _check_pairs(pairs: list[tuple[str, Any]]) -> None:
+    if len(pairs) > 1 and len({name for name, _ in pairs}) < len(pairs):
+        counts = Counter(name for name, _ in pairs)
+        (name, _), *_ = counts.most_common(1)
+        raise Refusal(422, f"name {name[:_SHOWN_MOST]!r} is twice in an object: give it once")
 
 
 def _kinds(kind: Any) -> Iterator[Any]:

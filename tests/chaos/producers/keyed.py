@@ -109,7 +109,7 @@ def ordered_restarted(scale: Scale, server: Server | None = None) -> Report:
 
 def reached(scale: Scale, server: Server | None = None) -> Report:
     """Measures how long a free place of a key waits for work that is there already."""
-    given = {"plan": _reached, "window": scale.sub_requests, "lease_ms": _LEASE_MS}
+    given: dict[str, Any] = {"plan": _reached, "window": scale.sub_requests, "lease_ms": _LEASE_MS}
     with stage("reached", scale, server=server, **given) as scene:
         scene.load.start()
         wait_until(lambda: scene.load.is_in, SETTLE_S, why="everything is submitted")

@@ -136,10 +136,10 @@ def test_causes_and_findings_lose_the_text_of_an_error():
         )
         found = without_data(cause)
         assert (found.text, found.figures) == ("waits, after ValueError", {name: "ValueError"})
-    finding = FindingRow(
-        "given back", "warn", f"workers gave back: {SECRET}", "start one", "r1", ""
-    )
-    assert without_data(finding).what == "workers gave back"
+    remedy = f"fairlane dead requeue --fingerprint {SECRET} --yes"
+    for check in ("given back", "failures", "deaths", "retries", "webhooks"):
+        finding = without_data(FindingRow(check, "warn", f"failed: {SECRET}", remedy, "r1", ""))
+        assert (finding.check, SECRET in finding.what + finding.remedy) == (check, False)
     other = FindingRow("workers", "bad", "no worker beats", "start one", "", "")
     assert without_data(other) == other
 

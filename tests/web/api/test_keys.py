@@ -87,6 +87,33 @@ def test_bad_limits_of_a_submission_are_refused_before_anything_is_written(
     assert not redis_client.exists("req:{r1}")
 
 
+@ON_ONE
+@for_each(
+    "raw, name",
+    [
+        ('{"bodies": ["a"], "limits": {"a": 1, "a": 2}}', "a"),
+        ('{"bodies": ["a"], "id": "r1", "id": "r2"}', "id"),
+        ('{"bodies": ["a"], "task": {"send": 1, "resize": 1, "send": 1}}', "send"),
+        ('{"bodies": [{"base64": "aa==", "base64": "bb=="}]}', "base64"),
+        ('{"bodies": ["a"], "id": "r1", "\\u0069d": "r1"}', "id"),
+    ],
+)
+def test_a_name_that_is_twice_in_an_object_is_refused(
+    serving: Serving, redis_client: redis.Redis, raw: str, name: str
+):
+    """Else a reader before this one, such as a proxy, may have checked the other value."""
+    refused = serving.call("POST", "/v1/requests", raw.encode())
+    assert refused.status == 422
+    assert refused.json["detail"] == f"name '{name}' is twice in an object: give it once"
+    assert not redis_client.exists("{req}:active")
+
+
+@ON_ONE
+def test_an_order_of_a_name_is_not_the_limit_of_that_name(serving: Serving):
+    submit(serving, id="r1", bodies=["a"], order_key="k")
+    assert put(serving, "k", None).json == {"name": "k", "limit": None, "former": None}
+
+
 # ------------------------------------------------------------------ rights
 
 

@@ -482,7 +482,7 @@ def test_a_dead_worker_is_taken_over_and_the_worker_itself_never(
     upkeep.on_death = lambda: reported.append(True)
     quick.answers["late_workers"] = [Late("w:1", "7", HERE), Late(closed, "9", HERE)]
     assert upkeep._take_over() == NEVER
-    assert quick.began == ["late_workers", "take_over"]
+    assert quick.began == ["late_workers", "take_over", "note_death"]
     assert reported == [True]
 
 
