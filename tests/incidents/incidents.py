@@ -33,7 +33,8 @@ class Incident:
 
     `cause` are patterns of what the first block of the section prints. `hands[n]` does before
     block n what people do elsewhere: they correct their code, or a service is back. `closed` checks
-    the result that the customer asks for. `is_seen`: the doctor links to the section.
+    the result that the customer asks for. `is_seen`: the doctor links to the section
+    immediately; it names a call that hangs only after a while.
     """
 
     heading: str
