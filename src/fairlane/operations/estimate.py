@@ -558,12 +558,8 @@ def estimate(
 ) -> Estimate:
     """Returns when the request starts and ends. Estimate says what None means."""
     rates = [*facts.rates, *([queue_rate] if queue_rate is not None else [])]
-    for cause in causes:
-        if cause.kind in _OPEN_ENDED or (cause.kind == "queue" and not cause.until_ms):
-            what = _OPEN_ENDED.get(cause.kind, "a queue that is paused until it is resumed")
-            return Estimate(why_not=f"{what} has no time to start")
-    if facts.progress.given_back is not None and facts.retries:
-        return Estimate(why_not=f"{_OPEN_ENDED['task']} has no time to start")
+    if what := _without_time(facts, causes):
+        return Estimate(why_not=f"{what} has no time to start")
     if capacity.per_s <= 0:
         why_not = "the workers have not finished a sub-request yet that was measured"
         return Estimate(units=capacity.units, why_not=why_not)
@@ -587,6 +583,19 @@ def estimate(
         per_s=capacity.per_s,
         units=capacity.units,
     )
+
+
+def _without_time(facts: RequestFacts, causes: Sequence[Cause]) -> str:
+    """Returns what of the request or its queue starts at an unknown time; "" = nothing."""
+    for cause in causes:
+        if cause.kind in _OPEN_ENDED:
+            return _OPEN_ENDED[cause.kind]
+        if cause.kind == "queue" and not cause.until_ms:
+            return "a queue that is paused until it is resumed"
+        if cause.kind == "key" and facts.key is not None and facts.key.is_order:
+            return "a request that waits for its turn"
+    is_given_back = facts.progress.given_back is not None and facts.retries
+    return _OPEN_ENDED["task"] if is_given_back else ""
 
 
 def _oldest_s(facts: RequestFacts) -> float:
