@@ -203,9 +203,9 @@ def _split_limit(called: str, part: object) -> tuple[str, int]:
     return name, int(number)
 
 
-def named_keys(limits: Limits, order_key: str) -> tuple[str, ...]:
-    """Returns the names of all keys of a request: those of its limits, and that of its order."""
-    return (*(name for name, _ in limits), *([order_key] if order_key else []))
+def named_keys(limits: Limits, *others: str) -> tuple[str, ...]:
+    """Returns the names of all keys of a request: of its limits, and of its order and its rate."""
+    return (*(name for name, _ in limits), *filter(None, others))
 
 
 def limits_text(limits: Limits) -> str:
@@ -440,10 +440,11 @@ class Policy(PolicyFields):
     def _check_duplicates(self) -> None:
         if self.window_ms and not self.on_duplicate:
             raise InvalidArgument("window needs on_duplicate: write keep, replace or debounce")
-        if self.window_ms > self.retain_ms:
+        known_ms = max(self.retain_ms, self.remember_ms)
+        if self.window_ms > known_ms:
             raise InvalidArgument(
-                f"window {exact(self.window_ms / 1000)} s is longer than the retention of "
-                f"{exact(self.retain_ms / 1000)} s: a request is not known for longer than that"
+                f"window {exact(self.window_ms / 1000)} s is longer than {exact(known_ms / 1000)} "
+                "s, for which a request is known: give a longer retain or remember"
             )
         if self.on_duplicate == "debounce" and not self.delay_ms:
             raise InvalidArgument("debounce needs a delay: give delay, as it begins anew each time")

@@ -208,7 +208,7 @@ def test_the_scripts_have_the_numbers_and_the_lines_of_the_table():
             assert patterns[option.stored] == kinds[option.kind], option.name
     policy = {option.name for option in OPTIONS if option.stored == "policy"}
     numbers = [name.removesuffix("_ms") for name in PACKED["policy"]]
-    assert policy == {name.partition("_m")[0] for name in numbers} - {"born", "shards"}
+    assert policy == {name.partition("_m")[0] for name in numbers} - {"born", "shards", "remember"}
     for name in ("priority", "limit"):
         assert f"is_whole({name}, {BY_NAME[name].least}, {BY_NAME[name].most})" in text
 

@@ -34,6 +34,7 @@ from fairlane.operations.tokens import (
     reschedule_active,
     retire,
     retire_all,
+    seen_to_exist,
 )
 from fairlane.protocol import keys, scripts
 from fairlane.protocol.lua import CANCELLED, library, signed
@@ -490,11 +491,6 @@ def read_intents(ids: Sequence[str], shards: bytes, scores: Sequence[Any]) -> li
         Intent(score, before.decode(), spread.turned(request_id) if spread else "")
         for request_id, score, before in zip(ids, scores[::2], scores[1::2], strict=True)
     ]
-
-
-def seen_to_exist(due_ms: int) -> str:
-    """Returns the score in `active` of a request that exists; if it vanishes, it is lost."""
-    return f"{due_ms}.5"
 
 
 def withdraw(queue: str, request_id: str, intent: Intent) -> Call[Any]:

@@ -558,7 +558,7 @@ def estimate(
 ) -> Estimate:
     """Returns when the request starts and ends. Estimate says what None means."""
     rates = [*facts.rates, *([queue_rate] if queue_rate is not None else [])]
-    if what := _without_time(facts, causes):
+    if what := _open_ended(facts, causes):
         return Estimate(why_not=f"{what} has no time to start")
     if capacity.per_s <= 0:
         why_not = "the workers have not finished a sub-request yet that was measured"
@@ -585,17 +585,20 @@ def estimate(
     )
 
 
-def _without_time(facts: RequestFacts, causes: Sequence[Cause]) -> str:
-    """Returns what of the request or its queue starts at an unknown time; "" = nothing."""
+def _open_ended(facts: RequestFacts, causes: Sequence[Cause]) -> str:
+    """Returns the cause whose end is not known, as the subject of a sentence; "" if none is."""
     for cause in causes:
         if cause.kind in _OPEN_ENDED:
             return _OPEN_ENDED[cause.kind]
         if cause.kind == "queue" and not cause.until_ms:
             return "a queue that is paused until it is resumed"
+        if cause.figures.get("stopped_by"):
+            return "an order that is stopped until a person lets it go on"
         if cause.kind == "key" and facts.key is not None and facts.key.is_order:
             return "a request that waits for its turn"
-    is_given_back = facts.progress.given_back is not None and facts.retries
-    return _OPEN_ENDED["task"] if is_given_back else ""
+    if facts.progress.given_back is not None and facts.retries:
+        return _OPEN_ENDED["task"]
+    return ""
 
 
 def _oldest_s(facts: RequestFacts) -> float:

@@ -35,6 +35,7 @@ from fairlane.errors import InvalidArgument
 from fairlane.tracing import continued, text_of_headers
 from fairlane.web.access import admit, check_still
 from fairlane.web.answers import JSON, Refusal, as_problem, refusal_of, type_sentence
+from fairlane.web.counts import hiding, shows_data
 from fairlane.web.trail import GONE, REFUSED, recorded
 
 if TYPE_CHECKING:
@@ -68,7 +69,8 @@ _SHOWN_MOST = 60  # characters of what is refused
 class Endpoint:
     """One method of one path.
 
-    A caller needs one of `scopes`; () = none. `takes` is the type of its JSON content, `query` that
+    A caller needs one of `scopes`; () = none. If it has only counts of them, its answer has no data
+    (counts.py). `takes` is the type of its JSON content, `query` that
     of its parameters, `gives` that of the answer with `status`. `streams` are other media types of
     the answer, `accepts` other ones of the content. `refuses` are further statuses. `also` are
     other paths of it. If `is_page`, links of other sites may lead to it: it has no data. With
@@ -121,7 +123,8 @@ def _route(site: Site, path: str, methods: dict[str, Endpoint]) -> Route:
                 site, request, endpoint.scopes, is_page=endpoint.is_page, cost=endpoint.cost
             )
             request.state.caller = caller
-            with continued(_trace_of(request)):
+            hides = not shows_data(endpoint.scopes, caller.scopes)
+            with continued(_trace_of(request)), hiding(hides=hides):
                 if not endpoint.changes or endpoint.records_itself:
                     return await endpoint.handle(site, request)
                 async with recorded(site, request, action, endpoint.status):
