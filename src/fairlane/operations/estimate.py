@@ -594,6 +594,8 @@ def _open_ended(facts: RequestFacts, causes: Sequence[Cause]) -> str:
             return "a queue that is paused until it is resumed"
         if cause.figures.get("stopped_by"):
             return "an order that is stopped until a person lets it go on"
+        if cause.kind == "key" and facts.key is not None and facts.key.is_order:
+            return "a request that waits for its turn"
     if facts.progress.given_back is not None and facts.retries:
         return _OPEN_ENDED["task"]
     return ""

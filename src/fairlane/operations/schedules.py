@@ -24,7 +24,7 @@ from fairlane.errors import (
     type_of,
 )
 from fairlane.operations.after import logged_states
-from fairlane.operations.create import GROUP, Digest, NewRequest, create, create_one
+from fairlane.operations.create import GROUP, NO_LIMITS, Digest, NewRequest, create, create_one
 from fairlane.operations.durability import check_replicas, confirm_submission
 from fairlane.operations.limit_keys import in_force
 from fairlane.operations.tokens import was_seen
@@ -33,7 +33,7 @@ from fairlane.options_table import OPTIONS
 from fairlane.protocol import keys, scripts
 from fairlane.protocol.keys import check_name
 from fairlane.protocol.request_hash import hmget, parse_fields
-from fairlane.protocol.steps import Batch, Command, call_each, run_each_or_error
+from fairlane.protocol.steps import Batch, Command, SingleServer, call_each, run_each_or_error
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -423,7 +423,7 @@ async def put_schedule(queue: str, name: str, wanted: Definition) -> Schedule:
     InvalidArgument before anything is written.
     """
     check_schedule_name(queue, name)
-    wanted.policy(queue)
+    is_ordered = bool(wanted.policy(queue).order_key)
     line, raw = cron_of(wanted.cron, wanted.tz), wanted.encode()
     while True:
         stored = await _read(queue, name)
@@ -435,7 +435,10 @@ async def put_schedule(queue: str, name: str, wanted: Definition) -> Schedule:
             call = scripts.put_schedule(
                 keys_of(queue), schedule=name, found=found, definition=raw, tick=tick
             )
-            if (await call).is_changed:
+            reply = await (SingleServer(call) if is_ordered else call)
+            if reply is None:
+                raise InvalidArgument(NO_LIMITS)
+            if reply.is_changed:
                 continue
         stored = await _read(queue, name)
         if stored.raw:  # else another caller removed it

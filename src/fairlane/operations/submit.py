@@ -45,7 +45,7 @@ if TYPE_CHECKING:
 
     from fairlane.common.chunking import Body
     from fairlane.operations.create import Chunk, Guard
-    from fairlane.option_types import Duration, RequestOptions, SharedOptions
+    from fairlane.option_types import Duration, SharedOptions
     from fairlane.options import Policy
     from fairlane.protocol.lua import Reply, Summary
     from fairlane.protocol.scripts import AppendReply, SealReply
@@ -466,7 +466,7 @@ class Many:
         """
         if isinstance(limit, Iterable):
             return cls(policy_of(queue, trace=trace, **options), max_wait, ids, limit)
-        given: RequestOptions = {**options}
+        given: dict[str, Any] = {**options}
         if limit is not None:
             given["limit"] = limit
         return cls(policy_of(queue, trace=trace, **given), max_wait, ids)

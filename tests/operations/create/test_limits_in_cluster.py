@@ -23,6 +23,7 @@ def test_a_cluster_refuses_keys_before_anything_is_written(queue: Queue, lane: L
         lambda: queue.submit_many([["a"], ["b"]], order_key="x"),
         lambda: queue.open(order_key="x"),
         lambda: queue.submit_flow(Flow("f").step("one", order_key="x"), ["a"]),
+        lambda: queue.schedules.add("s", cron="* * * * *", bodies=["a"], order_key="x"),
         lambda: queue.resume_key("x"),
     ):
         with pytest.raises(InvalidArgument, match="a Redis where one server has all keys"):

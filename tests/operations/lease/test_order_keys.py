@@ -277,9 +277,8 @@ def test_an_order_names_the_request_that_has_the_turn_and_why_it_waits(queue: Qu
         (cause, *_) = [one for one in queue.request("r2").why().causes if one.kind == "key"]
         return cause.text
 
-    behind = {"id": "r2", "order_key": "chat"}
     first = queue.submit_request(["a"], id="r1", order_key="chat")
-    queue.submit_request(["b"], **behind)
+    queue.submit_request(["b"], id="r2", order_key="chat")
     begun = "waits for its turn of key chat: request r1 has it"
     assert text() == f"{begun} and has not started; 1 request is ahead in all"
     first.pause()
