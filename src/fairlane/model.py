@@ -50,7 +50,8 @@ class Slice:
 
     `taken_ms` is the time of the acquire by the request slot's clock, which also made the entry
     ids. `waiting` is how many sub-requests of the request no worker had begun then. `trace` is the
-    context of the span that submitted the request, as text; "" = there is none.
+    context of the span that submitted the request, as text; "" = there is none. `redact` are the
+    fields of its bodies whose values no log and no error may have.
     """
 
     request_id: str
@@ -69,6 +70,7 @@ class Slice:
     waiting: int = 0
     turn: str = ""  # as that of its token
     trace: str = ""
+    redact: tuple[str, ...] = ()
 
 
 class Verdict(NamedTuple):
@@ -172,6 +174,7 @@ class DeadFilters(TypedDict, total=False):
     `fingerprint` and `task` are one or several. `error` is a part of the text of the error, in
     letters of any case. They died at `since` or later and before `until`: each is a datetime with a
     zone, ISO 8601 text with one, or how long ago, as "10m" or a timedelta, by this machine's clock.
+    `since` "release" is when the first worker of the newest release of your code began.
     """
 
     fingerprint: str | Iterable[str] | None
@@ -221,6 +224,7 @@ class DeadChoice:
     error: str = ""
     since_ms: int = 0
     until_ms: int = 0
+    since_release: bool = False
 
     @classmethod
     def of(cls, **wanted: Unpack[ChosenFilters]) -> DeadChoice:
@@ -241,7 +245,7 @@ class DeadChoice:
         return found
 
     def accepts(self, one: DeadRow) -> bool:
-        """Returns True if a dead sub-request is chosen."""
+        """Returns True if a dead sub-request is chosen, whatever the newest release is."""
         return (
             (self.indexes is None or one.index in self.indexes)
             and one.died_ms >= self.since_ms
@@ -285,13 +289,16 @@ def past_ms(name: str, given: object) -> int:
     return moment_ms(name, given)  # type: ignore[arg-type]  # it checks the type
 
 
+RELEASE = "release"  # instead of a moment: when the newest release began
 _LONGEST_ERROR = 500
 _READ: dict[str, Callable[[Any], dict[str, Any]]] = {
     "fingerprint": lambda one: {"fingerprints": frozenset(map(_check_fingerprint, _several(one)))},
     "indexes": lambda one: {"indexes": _read_indexes(one)},
     "task": lambda one: {"tasks": frozenset(map(check_task, _several(one)))},
     "error": lambda one: {"error": _read_error(one)},
-    "since": lambda one: {"since_ms": past_ms("since", one)},
+    "since": lambda one: (
+        {"since_release": True} if one == RELEASE else {"since_ms": past_ms("since", one)}
+    ),
     "until": lambda one: {"until_ms": past_ms("until", one)},
 }
 

@@ -37,6 +37,8 @@ class RequestOptions(TypedDict, total=False):
         backoff: Pause before another attempt, shortest..longest; 1s means 1s..1s (0s to 24h).
         lease: How long a worker that sends no heartbeat keeps its work (1s to 24h).
         retain: How long results stay after the end; with 0s only the counts (0s to 366d).
+        remember: How long its id is known after the end, also without results; 0s = as long as
+            these (1s to 366d).
         deadline: A sub-request that has not started so long from now is dead; 0s = no deadline (1ms
             to 366d).
         time_limit: A longer call of the handler is stopped, and the attempt fails; 0s = no limit
@@ -75,6 +77,7 @@ class RequestOptions(TypedDict, total=False):
     backoff: Duration | tuple[Duration, Duration]
     lease: Duration
     retain: Duration
+    remember: Duration
     deadline: Duration
     time_limit: Duration
     durable: int
@@ -111,6 +114,8 @@ class SharedOptions(TypedDict, total=False):
         backoff: Pause before another attempt, shortest..longest; 1s means 1s..1s (0s to 24h).
         lease: How long a worker that sends no heartbeat keeps its work (1s to 24h).
         retain: How long results stay after the end; with 0s only the counts (0s to 366d).
+        remember: How long its id is known after the end, also without results; 0s = as long as
+            these (1s to 366d).
         deadline: A sub-request that has not started so long from now is dead; 0s = no deadline (1ms
             to 366d).
         time_limit: A longer call of the handler is stopped, and the attempt fails; 0s = no limit
@@ -148,6 +153,7 @@ class SharedOptions(TypedDict, total=False):
     backoff: Duration | tuple[Duration, Duration]
     lease: Duration
     retain: Duration
+    remember: Duration
     deadline: Duration
     time_limit: Duration
     durable: int
@@ -185,6 +191,8 @@ class ScheduleOptions(TypedDict, total=False):
         backoff: Pause before another attempt, shortest..longest; 1s means 1s..1s (0s to 24h).
         lease: How long a worker that sends no heartbeat keeps its work (1s to 24h).
         retain: How long results stay after the end; with 0s only the counts (0s to 366d).
+        remember: How long its id is known after the end, also without results; 0s = as long as
+            these (1s to 366d).
         deadline: A sub-request that has not started so long from now is dead; 0s = no deadline (1ms
             to 366d).
         time_limit: A longer call of the handler is stopped, and the attempt fails; 0s = no limit
@@ -214,6 +222,7 @@ class ScheduleOptions(TypedDict, total=False):
     backoff: Duration | tuple[Duration, Duration]
     lease: Duration
     retain: Duration
+    remember: Duration
     deadline: Duration
     time_limit: Duration
     durable: int
@@ -306,6 +315,8 @@ class TaskOptions(TypedDict, total=False):
         backoff: Pause before another attempt, shortest..longest; 1s means 1s..1s (0s to 24h).
         lease: How long a worker that sends no heartbeat keeps its work (1s to 24h).
         retain: How long results stay after the end; with 0s only the counts (0s to 366d).
+        remember: How long its id is known after the end, also without results; 0s = as long as
+            these (1s to 366d).
         deadline: A sub-request that has not started so long from now is dead; 0s = no deadline (1ms
             to 366d).
         time_limit: A longer call of the handler is stopped, and the attempt fails; 0s = no limit
@@ -339,6 +350,7 @@ class TaskOptions(TypedDict, total=False):
     backoff: Duration | tuple[Duration, Duration]
     lease: Duration
     retain: Duration
+    remember: Duration
     deadline: Duration
     time_limit: Duration
     durable: int
@@ -374,6 +386,8 @@ class CallOptions(TypedDict, total=False):
         backoff: Pause before another attempt, shortest..longest; 1s means 1s..1s (0s to 24h).
         lease: How long a worker that sends no heartbeat keeps its work (1s to 24h).
         retain: How long results stay after the end; with 0s only the counts (0s to 366d).
+        remember: How long its id is known after the end, also without results; 0s = as long as
+            these (1s to 366d).
         deadline: A sub-request that has not started so long from now is dead; 0s = no deadline (1ms
             to 366d).
         time_limit: A longer call of the handler is stopped, and the attempt fails; 0s = no limit
@@ -411,6 +425,7 @@ class CallOptions(TypedDict, total=False):
     backoff: Duration | tuple[Duration, Duration]
     lease: Duration
     retain: Duration
+    remember: Duration
     deadline: Duration
     time_limit: Duration
     durable: int
@@ -474,6 +489,7 @@ class PolicyFields:
     backoff_ms: tuple[int, int] = (1_000, 300_000)
     lease_ms: int = 30_000
     retain_ms: int = 86_400_000
+    remember_ms: int = 0
     deadline_ms: int = 0
     time_limit_ms: int = 0
     durable: int = 0

@@ -64,6 +64,8 @@ def read_option(name: str, value: Any, called: str = "") -> Any:
     The error calls the option `called`, by default by its name.
     """
     option, called = BY_NAME[name], called or name
+    if isinstance(value, str) and not value and option.kind in {NAME, CHOICE, TASKS}:
+        raise InvalidArgument(f"{called} '' is empty: give it a value, or leave it out")
     if option.kind == DURATION:
         ms = duration_ms(called, value)
         return _time(option, called, ms, value)
@@ -201,9 +203,9 @@ def _split_limit(called: str, part: object) -> tuple[str, int]:
     return name, int(number)
 
 
-def named_keys(limits: Limits, order_key: str) -> tuple[str, ...]:
-    """Returns the names of all keys of a request: those of its limits, and that of its order."""
-    return (*(name for name, _ in limits), *([order_key] if order_key else []))
+def named_keys(limits: Limits, *others: str) -> tuple[str, ...]:
+    """Returns the names of all keys of a request: of its limits, and of its order and its rate."""
+    return (*(name for name, _ in limits), *filter(None, others))
 
 
 def limits_text(limits: Limits) -> str:
@@ -438,10 +440,11 @@ class Policy(PolicyFields):
     def _check_duplicates(self) -> None:
         if self.window_ms and not self.on_duplicate:
             raise InvalidArgument("window needs on_duplicate: write keep, replace or debounce")
-        if self.window_ms > self.retain_ms:
+        known_ms = max(self.retain_ms, self.remember_ms)
+        if self.window_ms > known_ms:
             raise InvalidArgument(
-                f"window {exact(self.window_ms / 1000)} s is longer than the retention of "
-                f"{exact(self.retain_ms / 1000)} s: a request is not known for longer than that"
+                f"window {exact(self.window_ms / 1000)} s is longer than {exact(known_ms / 1000)} "
+                "s, for which a request is known: give a longer retain or remember"
             )
         if self.on_duplicate == "debounce" and not self.delay_ms:
             raise InvalidArgument("debounce needs a delay: give delay, as it begins anew each time")
@@ -450,7 +453,7 @@ class Policy(PolicyFields):
         if self.order_key and self.limit != 1:
             raise InvalidArgument(
                 f"limit {self.limit} is not possible with order_key: its sub-requests start one "
-                "after the other, so leave out limit"
+                "after the other, so leave out limit, or give 1"
             )
         if self.order_on_dead and not self.order_key:
             raise InvalidArgument("order_on_dead needs order_key: name the key")

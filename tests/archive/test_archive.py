@@ -300,7 +300,7 @@ def test_what_was_lost_before_the_first_batch_is_an_error(
         ended(world, 0, 3)
         redis_client.xtrim("{req}:completed", maxlen=1, approximate=False)
 
-    def stops(*_: Any) -> None:
+    def stops(*_: Any, **__: Any) -> None:
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
@@ -385,9 +385,9 @@ def test_what_was_read_before_a_loss_is_archived(
     ended(world, 0, 6)
     monkeypatch.setattr(stream_ranges, "PAGE", 2)
 
-    def cuts(driver: SyncDriver, entries: Any) -> Any:
+    def cuts(driver: SyncDriver, entries: Any, **reveals: Any) -> Any:
         redis_client.xtrim("{req}:completed", maxlen=1, approximate=False)
-        return PageReader(driver, entries)
+        return PageReader(driver, entries, **reveals)
 
     monkeypatch.setattr(archiver, "PageReader", cuts)
     with pytest.raises(DataLost, match="set skip_lost"):

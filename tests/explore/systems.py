@@ -33,10 +33,12 @@ from tests.explore.several_requests.feeds import (
 from tests.explore.several_requests.groups import OTHER, Groups, group_producer
 from tests.explore.several_requests.limit_keys import (
     Keyed,
+    OfTask,
     Ordered,
     key_resumer,
     key_setter,
     keyed_producer,
+    task_registrar,
 )
 from tests.explore.several_requests.programs import (
     Programs,
@@ -591,6 +593,8 @@ STOPS_OTHERS: dict[str, Any] = IN_ORDER | {
 DIES_IN_ORDER = IN_ORDER | {"before": (keyed_producer({}, attempts=1, order="go_on"),)}
 DIES_WITH_KEY = IN_ORDER | {"before": (keyed_producer({"x": 1}, attempts=1, order="go_on"),)}
 LATE = ("set_deadline", 20_000)
+OF_TASK: dict[str, Any] = {"before": (keyed_producer({"task/x": 1}),), "protocol": OfTask}
+BY_HAND = key_setter(2, None, key="task/x")
 KEYED = (
     System("one key", (ON1, ON2), **SHARE_X),
     System("one key, a worker", (ON1,), **SHARE_X),
@@ -598,6 +602,8 @@ KEYED = (
     System("one key, a lower limit", (ON1, key_setter(1)), **AT_TWO),
     System("one key, submitted", (keyed_producer({"x": 1}), ON1), protocol=Keyed),
     System("two keys, a worker", (ON1,), **SHARE_TWO),
+    System("a task's limit", (ON1, task_registrar(2)), **OF_TASK),
+    System("a task's limit, another release", (ON1, task_registrar(2, 1)), **OF_TASK),
     System("an order", (ON1,), **IN_ORDER),
     System("an order, submitted", (keyed_producer({}, order="go_on"), ON1), protocol=Ordered),
     System("an order and a key", (ON1,), **(IN_ORDER | ORDER_AND_KEY)),
@@ -624,6 +630,8 @@ HUGE = (  # only by name: most have more than three million states
     System("one key, another lane", (ON1, changer(("set_priority", 9))), **SHARE_X),
     System("one key, taken for dead", (ON1, TAKER), **SHARE_X),
     System("one key, set and unset", (ON1, key_setter(2, None)), **SHARE_X),
+    System("a task's limit, by hand, too", (ON1, task_registrar(3), BY_HAND), **OF_TASK),
+    System("a task's limit, no longer one", (ON1, task_registrar(2, None)), **OF_TASK),
     System("two keys", (ON1, ON2), **SHARE_TWO),
     System("two keys, a crash", (ON1,), CRASH, **SHARE_TWO),
     System("two keys, a lost reply", (ON1,), LOST, **SHARE_TWO),

@@ -20,7 +20,6 @@ from fairlane.operations import (
     audit_trail,
     change,
     completion,
-    create,
     dead_letters,
     lease,
     limit_keys,
@@ -28,6 +27,7 @@ from fairlane.operations import (
     pause,
     rates,
     shards,
+    stats,
     tokens,
     topics,
     workers,
@@ -307,7 +307,7 @@ def leaves_an_intent(driver: Any) -> None:
 
 def vanishes(driver: Any) -> None:
     put(driver)
-    driver.client.zadd(keys.active("req"), {"r1": create.seen_to_exist(1)})
+    driver.client.zadd(keys.active("req"), {"r1": tokens.seen_to_exist(1)})
     driver.client.delete(*keys.request_keys("r1"))
     lose_tokens(driver)
     driver.run(workers.look_after("req"))
@@ -355,8 +355,8 @@ def owed(driver: Any, rate: Rate) -> float:
 
 def measures(driver: Any) -> None:
     """Adds measurements, each once."""
-    driver.do(Batch(lease.add_stats("req", 5, {7: 3}, {9: 3}, {"failed": 2})))
-    driver.do(Batch(lease.add_stats("req", 5, {7: 1}, {9: 1}, {"failed": 1})))
+    driver.do(Batch(stats.add_stats("req", 5, {7: 3}, {9: 3}, {"failed": 2})))
+    driver.do(Batch(stats.add_stats("req", 5, {7: 1}, {9: 1}, {"failed": 1})))
     assert driver.client.hget(keys.stats("req"), "5:failed") == b"3"
 
 

@@ -23,7 +23,7 @@ from fairlane.operations.create import policy_text
 from fairlane.operations.flows import Step, check_step
 from fairlane.operations.schedules import define
 from fairlane.options import plain_options, policy_of, read_option
-from fairlane.options_table import BY_NAME, DURATION, OPTIONS, PAUSE, options_of
+from fairlane.options_table import BY_NAME, DURATION, OPTIONS, PAUSE, Option, options_of
 from fairlane.protocol.lua import lua_folder
 from fairlane.protocol.request_hash import PACKED
 from fairlane.web.schemas import Changes, Options, RecurringOptions
@@ -175,6 +175,13 @@ def test_what_is_no_name_is_refused_by_a_sentence():
             policy_of("q", **{name: given})
 
 
+@for_each("option", [option for option in OPTIONS if option.kind != "limits"])
+def test_an_empty_text_is_no_value_of_an_option(option: Option):
+    """Else a variable that is empty by mistake would submit without the option."""
+    with pytest.raises(InvalidArgument, match=r"''|is a str"):
+        policy_of("q", **{**NEEDS.get(option.name, {}), option.name: ""})
+
+
 def test_the_longest_wait_for_room_is_that_of_a_sink():
     assert read_option("max_wait", settings.MAX_WAIT_S) == settings.MAX_WAIT_S * 1000
     assert BY_NAME["max_wait"].most == "40m"
@@ -201,7 +208,7 @@ def test_the_scripts_have_the_numbers_and_the_lines_of_the_table():
             assert patterns[option.stored] == kinds[option.kind], option.name
     policy = {option.name for option in OPTIONS if option.stored == "policy"}
     numbers = [name.removesuffix("_ms") for name in PACKED["policy"]]
-    assert policy == {name.partition("_m")[0] for name in numbers} - {"born", "shards"}
+    assert policy == {name.partition("_m")[0] for name in numbers} - {"born", "shards", "remember"}
     for name in ("priority", "limit"):
         assert f"is_whole({name}, {BY_NAME[name].least}, {BY_NAME[name].most})" in text
 

@@ -521,6 +521,21 @@ def test_wrong_options_are_refused(app: App):
     )
     with pytest.raises(InvalidArgument, match="executor: option delay is not valid, because only"):
         Executor(app, delay=2)
+    for option in ({"order_key": "k"}, {"order_on_dead": "stop"}):
+        with pytest.raises(InvalidArgument, match="executor: option order_key is not valid"):
+            Executor(app, **wrongly(**option))
+
+
+def test_a_task_with_an_order_is_not_called_without_it():
+    app = App("images")
+
+    def step(n: int) -> int:
+        return n
+
+    task = app.task(order_key="k")(step)
+    for called in (task, step):
+        with pytest.raises(ArgumentsRefused, match="task step has an order key"):
+            Executor(app).submit(called, 1)
 
 
 def test_a_pace_counts_what_ended_within_a_second():

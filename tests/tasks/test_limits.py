@@ -8,10 +8,12 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from fairlane import App, Executor, chain, group
+from fairlane.errors import InvalidArgument
 from fairlane.protocol import keys
 from fairlane.tasks.registered_limits import RegisteredLimits
 from fairlane.tasks.serve import workers_of
 from fairlane.testing import eager
+from tests.support.run.for_each import for_each
 from tests.support.wait import PATIENCE_S, wait_until
 
 if TYPE_CHECKING:
@@ -140,6 +142,56 @@ def test_a_schedule_names_the_keys_of_its_call(app: App, named: Callable[[str], 
     worker.run(watch=lambda counts: counts["done"] >= 1)
     ended = [end.id for end in app.queue.completions("0", follow=False)]
     assert named(ended[0]) == "customer-7=3,task/charge=2"
+
+
+def test_a_task_with_a_limit_may_have_an_order(app: App, named: Callable[[str], str]):
+    """The order makes the request's own limit 1; the limit of the task is a key."""
+    task = app.task(limit=3)(charge)
+    other = app.task(name="other", limit=2, order_key="k")(charge)
+    ordered = task.with_options(order_key="k")
+    requests = [
+        ordered.submit(1).request,
+        ordered.map([1, 2]).request,
+        group(ordered.s(1), ordered.s(2)).submit().request,
+        group(task.s(1), task.s(2)).submit(order_key="k").request,
+        app.queue.request(chain(ordered.s(1), other.s(2)).submit().run.id + ".1"),
+    ]
+    for one in requests:
+        order, limit = named(one.id).split(",")
+        assert (order[:3], limit, one.progress().limit) == ("!k=", "task/charge=3", 1)
+    assert named(other.submit(1).id).endswith(",task/other=2")
+
+
+def test_an_option_of_a_call_may_depend_on_one_of_its_task(app: App):
+    """Each is refused without the option of the task."""
+    own: dict[str, Any] = {"order_key": "k", "tenant": "acme", "rate": "100/s"}
+    own |= {"burst": 4, "after": ["r0"]}
+    app.queue.submit_request(["a"], id="r0")
+    task, plain = app.task(**own)(charge), app.task(name="plain")(charge)
+    for given in (
+        {"order_on_dead": "stop"}, {"share": 5}, {"burst": 2}, {"weight": 2},
+        {"after_any_end": True},
+    ):  # fmt: skip
+        options: Any = given
+        (name,) = given
+        with pytest.raises(InvalidArgument, match=f"{name} needs"):
+            plain.with_options(**options)
+        with pytest.raises(InvalidArgument, match=f"{name} needs"):
+            group(plain.s(1)).submit(**options)
+        assert task.with_options(**options).submit(1).request.progress().order_key == "k"
+        assert group(task.s(1)).submit(**options).request.progress().order_key == "k"
+    with pytest.raises(InvalidArgument, match="deadline 5 s is not valid"):
+        plain.with_options(delay=9).with_options(deadline=5)
+
+
+@for_each("names", [["own"], ["call"], ["own", "call"]])
+def test_a_batch_limit_beside_an_order_is_refused_by_its_name(app: App, names: list[str]):
+    own: dict[str, Any] = {"batch_limit": 4} if "own" in names else {}
+    given: dict[str, Any] = {"batch_limit": 4} if "call" in names else {}
+    task = app.task(name="-".join(names), **own)(charge)
+    with pytest.raises(InvalidArgument, match="batch_limit 4 is not possible with order_key"):
+        task.with_options(order_key="k", **given)
+    assert task.with_options(order_key="k", batch_limit=1).submit(1).request.progress().limit == 1
 
 
 def test_an_executor_has_a_request_for_the_calls_with_the_same_keys(

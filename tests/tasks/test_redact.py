@@ -13,7 +13,11 @@ from fairlane import App, Executor, InvalidArgument, group
 from fairlane.operations.call_words import call_words, hide, hide_values
 from fairlane.tasks.serve import workers_of
 from fairlane.testing import run_tasks
+from fairlane.worker import batch_handler
+from fairlane.worker.calls import Runner
+from fairlane.worker.handlers import shape_of
 from tests.support.run.for_each import for_each
+from tests.worker.parts import record_of_its_own, slice_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -90,6 +94,24 @@ def test_no_view_and_no_log_has_a_hidden_value(
     again = app.queue.request(bad.id)
     assert again.requeue_dead() == 1
     assert again.progress().redact == ("password", "token")
+
+
+@for_each("is_batch", [False, True])
+def test_an_error_of_any_handler_loses_what_its_request_hides(*, is_batch: bool):
+    """The error of a batch may have values of all its bodies."""
+
+    def handler(body: Any) -> None:
+        raise ValueError(f"{body!r}")
+
+    bodies = (b'{"pin": "4711"}', b'{"pin": "0815"}')
+    called = batch_handler(handler) if is_batch else handler
+    runner = Runner(shape_of(called), record_of_its_own(), queue="req")
+    outcome = runner.run_slice(slice_of(*bodies, redact=("pin",)), 0)
+    assert len(outcome.verdicts) == 2
+    for one in outcome.verdicts:
+        assert "[hidden]" in one.error
+        assert "4711" not in one.error
+        assert "0815" not in one.error
 
 
 def test_the_fields_of_an_app_and_of_every_call_are_hidden_together(redis_url: str):

@@ -207,3 +207,21 @@ def test_the_span_of_a_task_names_it(spans: Callable[[], list[Any]]):
     assert outcome.results[1::2] == [b"1", b"2"]  # an async task has the context, too
     assert [span.attributes["fairlane.task"] for span in spans()] == ["resize", "crop"]
     app.close()
+
+
+@KINDS
+def test_a_span_loses_what_the_request_hides(spans: Callable[[], list[Any]], *, is_async: bool):
+    """Of a batch, the values of all its bodies."""
+
+    @batch_handler
+    def handler(bodies: Any) -> Any:
+        raise ValueError(f"no {bodies!r}")
+
+    taken = slice_of(b'{"pin": "4711"}', b'{"pin": "0815"}', redact=("pin",))
+    run(handler, taken, is_async=is_async)
+    (span,) = spans()
+    shown = repr([(dict(event.attributes), event.name) for event in span.events])
+    shown += repr((dict(span.attributes), span.status.description, span.name))
+    assert "[hidden]" in shown
+    assert "4711" not in shown
+    assert "0815" not in shown

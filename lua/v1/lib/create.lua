@@ -57,6 +57,7 @@ end
 --   tenant   a name; share: how much time it gets beside other tenants, 1..999
 --   delay    ms from now, or start: ms of this server's clock, before which nothing starts
 --   rates    see lib/gate.lua
+--   remember ms after the end that its hash stays, if that is longer than its results
 --   ageing   ms: if nothing has started for so long, one slice goes first, see lib/gate.lua
 --   after    "done:" or "end:" and lives with commas between them: the request starts when all of these are done, or ended.
 --            A life is "<id>|<born>|<queue>", or "<id>|over" if it has ended as it should
@@ -98,7 +99,7 @@ end
 -- @rare
 local function parse_extras(text)
   local patterns = {limits = "^[%w_.:/-]+=[1-9]%d*[%w_.:/=,-]*$", order = "^[%w_.:-]+$", on_dead = "^stop$", redact = "^[%w_.:-][%w_.:,-]*$", distinct = "^1$", unique = "^%d+:%x+$", tags = "^[%w_.:-][%w_.:,-]*$", tenant = "^[%w_.:-]+$", share = "^[1-9]%d?%d?$", delay = "^%d+$", start = "^%d+$",
-    ageing = "^[1-9]%d*$", flow = "^[%w_.:-]+ %d+ %d+ [%w_.:-]+$", feed = "^%l+ [%w_.:,-]+ [%l,]+ [%w_.:-]+ %d+ ?[%x.]*$", after = "^%l+:[%w_.:-][%w_.:,|-]*$",
+    ageing = "^[1-9]%d*$", remember = "^[1-9]%d*$", flow = "^[%w_.:-]+ %d+ %d+ [%w_.:-]+$", feed = "^%l+ [%w_.:,-]+ [%l,]+ [%w_.:-]+ %d+ ?[%x.]*$", after = "^%l+:[%w_.:-][%w_.:,|-]*$",
     rates = "^%d+ ", by = "^[%w_.:-]+$", task = "^[^%c][^\n]*$", trace = "^%x%x%-%x+%-%x+%-%x%x ?[!-~]*$"}
   local found = {}
   for line in string.gmatch(text .. "\n", "([^\n]*)\n") do
@@ -200,13 +201,18 @@ end
 -- How a request begins. `new` holds what its producer sent, see enqueue.
 local function new_state(new, now)
   local policy = new.policy
-  return {state = "active", limit = policy.limit, priority = policy.priority, attempts = policy.attempts,
+  local state = {state = "active", limit = policy.limit, priority = policy.priority, attempts = policy.attempts,
     backoff_min = policy.backoff_min, backoff_max = policy.backoff_max, lease_ms = policy.lease_ms,
     retain_ms = policy.retain_ms, time_limit_ms = policy.time_limit_ms, durable = policy.durable,
     deadline = policy.deadline_ms > 0 and now + policy.deadline_ms or 0, born = now, seq = 0, queued = 0, high = 0,
     fresh = 0, total = 0, done = 0, dead = 0, open = new.open_ms > 0 and 1 or 0, few = 0, max_body = 0, last_ms = 0,
     sleep_due = 0, sleeper = "", free = "", held = 0, has_no_retries = true, shards = new.shards,
     gate = first_gate(new.extras, now, new.queue)}
+  if new.extras.remember then
+    state.remember = tonumber(new.extras.remember)
+    state.known_ms = math.max(state.retain_ms, state.remember)
+  end
+  return state
 end
 
 -- Returns the policy as the request's hash has it. Requests that one call creates share it.

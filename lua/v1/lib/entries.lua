@@ -259,7 +259,7 @@ end
 local function granted(s, at, permit, attempt, entries, tokens)
   local uncharged = s.has_no_retries and 0 or redis.call("ZCOUNT", retries, 0, 0)
   local policy = {at, s.born, s.lease_ms, s.attempts, s.backoff_min, s.backoff_max, s.priority, s.time_limit_ms,
-    s.durable, s.fresh + uncharged, s.trace or ""}
+    s.durable, s.fresh + uncharged, s.trace or "", s.redact}
   return {"ok", permit.fence, attempt, policy, entries, tokens}
 end
 

@@ -66,7 +66,7 @@ local function finish(state, now)
   if was == "active" and not state.reopened then  -- else there may be a reason, which summary reads with these
     state.cancelled, state.ended = rest, now
   end
-  redis.call("PEXPIRE", request, string.format("%d", math.max(state.retain_ms, LEAST_TOMBSTONE)))
+  redis.call("PEXPIRE", request, string.format("%d", math.max(state.known_ms or state.retain_ms, LEAST_TOMBSTONE)))
   if state.retain_ms > 0 then
     redis.call("PEXPIRE", results, string.format("%d", state.retain_ms))
     if not was_few then

@@ -127,7 +127,7 @@ local function keep_place(home, key, token, rank)
     return
   end
   local kept = known[2] and tonumber(redis.call("ZSCORE", key.set, known[2]))
-  if not kept or kept < 0 or kept >= LINE then
+  if not kept or kept >= LINE then
     redis.call("HSET", home .. ":conf", "kept:" .. key.name, token)
     redis.call("ZADD", key.set, score_text(rank), token)
   end
@@ -164,7 +164,7 @@ local function call_line(home, key, todo)
       redis.call("ZREM", key.set, token)
       local name = string.sub(token, 2)
       todo[#todo + 1] = each_key(home, name .. "=1")[1]
-    elseif not token or not may_call(home, key, token, rank) then
+    elseif not token or not key.place and not may_call(home, key, token, rank) then
       return
     else
       redis.call("ZREM", key.set, token)

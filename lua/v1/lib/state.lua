@@ -35,6 +35,7 @@ local function is_ended(state)
 end
 
 -- Returns what retire needs: state, born, total, done, dead, cancelled, ended, priority, reason, retain_ms, opened.
+-- Here retain_ms is how long the id is known.
 -- opened = "<reopened>:<since>", or "" if the request was never reopened.
 local function summary(state)
   local cancelled, ended, reason = state.cancelled, state.ended, ""
@@ -42,7 +43,7 @@ local function summary(state)
     cancelled, ended, reason = unpack(redis.call("HMGET", request, "cancelled", "ended", "reason"))
   end
   return {state.state, state.born, state.total, state.done, state.dead, tonumber(cancelled) or 0, tonumber(ended) or 0,
-    state.priority, reason or "", state.retain_ms, state.reopened and state.reopened .. ":" .. state.since or ""}
+    state.priority, reason or "", state.known_ms or state.retain_ms, state.reopened and state.reopened .. ":" .. state.since or ""}
 end
 
 -- ------------------------------------------------------------------ gate, as text
@@ -83,21 +84,22 @@ end
 -- the changed values once, at its end. Between the two calls the table is the truth. Many numbers share two
 -- fields, because each field costs more memory and time than all of these:
 --   policy = limit:priority:attempts:backoff_min:backoff_max:lease_ms:retain_ms:time_limit_ms:durable:deadline:born:shards
+--     and :remember, if the hash stays longer than the results
 --   counts = seq:queued:high:fresh:total:done:dead:open:few:max_body:last_ms:sleep_due:sleeper:free
 -- Only a request that must wait for a time, a rate its tenant's turn or a key has a third field: gate = opens|rates|limited|turn|wait|keys,
 -- see lib/gate.lua. A request that was reopened, or is held, has a fourth one, see requeue_dead:
 --   opened = reopened:since:cut:hold:holder
 -- These are how often it was reopened, the last entry of `out` at that time, and how many of its sub-requests were
 -- cancelled before. `hold` is until when a requeue of several calls keeps it from ending, "" = none does, and `holder` which.
-local POLICY = "^(%d+):(%d+):(%d+):(%d+):(%d+):(%d+):(%d+):(%d+):(%d+):(%d+):(%d+):([%d,]*)$"
+local POLICY = "^(%d+):(%d+):(%d+):(%d+):(%d+):(%d+):(%d+):(%d+):(%d+):(%d+):(%d+):([%d,]*):?(%d*)$"
 local COUNTS = "^(%d+):(%-?%d+):(%d+):(%-?%d+):(%d+):(%d+):(%-?%d+):(%d+):(%d+):(%d+):(%d+):(%d+):(%d*):(%d*)$"
 
 local function load_state()
-  local row = redis.call("HMGET", request, "state", "policy", "counts", "gate", "trace", "opened")
+  local row = redis.call("HMGET", request, "state", "policy", "counts", "gate", "trace", "opened", "redact")
   if not row[1] or row[1] == "abandoned" then
     return nil
   end
-  local limit, priority, attempts, backoff_min, backoff_max, lease_ms, retain_ms, time_limit_ms, durable, deadline, born, shards =
+  local limit, priority, attempts, backoff_min, backoff_max, lease_ms, retain_ms, time_limit_ms, durable, deadline, born, shards, remember =
     string.match(row[2] or "", POLICY)
   local seq, queued, high, fresh, total, done, dead_ones, open, few_wait, max_body, last_ms, sleep_due, sleeper, free =
     string.match(row[3] or "", COUNTS)
@@ -114,6 +116,10 @@ local function load_state()
     gate = row[4] and read_gate(row[4]) or OPEN,
     held = few_wait == "1" and 0 or redis.call("ZCARD", leases),
   }
+  if remember ~= "" then
+    found.remember = n(remember)
+    found.known_ms = math.max(found.retain_ms, found.remember)  -- the marker of an ending in the log must outlive the hash
+  end
   if row[5] then  -- few have one: so the others do not pay for the field
     found.trace = row[5]
   end
@@ -122,13 +128,17 @@ local function load_state()
     found.reopened, found.since = reopened ~= "0" and reopened or nil, since
     found.cut, found.hold, found.holder = n(cut), n(hold), holder
   end
+  if row[7] then
+    found.redact = row[7]
+  end
   return found
 end
 
 -- string.format("%d") takes a tenth of the time of Lua's own conversion of a number.
 local function policy_text(s)
-  return string.format("%d:%d:%d:%d:%d:%d:%d:%d:%d:%d:%d:%s", s.limit, s.priority, s.attempts, s.backoff_min, s.backoff_max,
+  local text = string.format("%d:%d:%d:%d:%d:%d:%d:%d:%d:%d:%d:%s", s.limit, s.priority, s.attempts, s.backoff_min, s.backoff_max,
     s.lease_ms, s.retain_ms, s.time_limit_ms, s.durable, s.deadline, s.born, s.shards)
+  return s.remember and string.format("%s:%d", text, s.remember) or text
 end
 
 local function counts_text(s)

@@ -4,7 +4,8 @@
 -- Says: ok fence attempt policy entries tokens | empty tokens | busy tokens | paused tokens | stale | ended summary | gone
 --   | alone | limited tokens | rated rates size has_waited | full
 --   policy = now, born, lease_ms, attempts, backoff_min, backoff_max, priority, time_limit_ms, durable,
---   how many were not begun so far, and the trace of the submission or ""; entries = {id, {"b", body}}
+--   how many were not begun so far, the trace of the submission or "", and the fields that views
+--   hide, if there are any; entries = {id, {"b", body}}
 --   alone: shared, but a retry is due, and the death of its worker must be charged. Nothing has changed: the caller
 --   asks again, for this retry alone
 --   rated: the request has rates, and the caller has no allowance. Nothing has changed: the caller takes `size` from each

@@ -53,6 +53,7 @@ def write(
     every_s: float = EVERY_S,
     keep_days: float | None = None,
     results: bool = True,
+    reveal: bool = False,
     most: int | None = None,
     skip_lost: bool = False,
     on_round: Callable[[Archived], None] | None = None,
@@ -63,7 +64,8 @@ def write(
 
     A queue with * or ? in its name is a pattern. A batch has what has ended by then in one queue,
     at most `most` endings. `results`: also the results and the dead sub-requests with their bodies,
-    else only the endings. With `follow` it writes again every `every_s` seconds until an interrupt.
+    else only the endings. `reveal`: also the fields that requests hide (redact). With `follow` it
+    writes again every `every_s` seconds until an interrupt.
     Days that are older than `keep_days` leave the archive. `on_round` gets the counts so far.
 
     Raises InvalidArgument, RedisError, and DataLost if endings left the log before they were read,
@@ -76,7 +78,7 @@ def write(
     driver = redis if isinstance(redis, SyncDriver) else SyncDriver(resolve_url(redis))
     archiver = Archiver(
         driver, Path(folder), queues, now_ms, keep_days=keep_days, most=most,
-        reads_results=results, skips_lost=skip_lost, follows=follow,
+        reads_results=results, reveals=reveal, skips_lost=skip_lost, follows=follow,
     )  # fmt: skip
     try:
         with archiver.opened():

@@ -158,6 +158,7 @@ class Archiver:
     reads_results: bool
     skips_lost: bool
     follows: bool
+    reveals: bool = False
     done: Archived = field(default_factory=Archived)
     _archive: Archive = field(init=False)
     _torn: set[str] = field(default_factory=set)
@@ -278,7 +279,8 @@ class Archiver:
             if batch.why and not self.skips_lost:
                 break
             if entries:
-                self._page(batch.files, PageReader(self.driver, entries), batch.counts)
+                page = PageReader(self.driver, entries, reveals=self.reveals)
+                self._page(batch.files, page, batch.counts)
                 batch.first = batch.first or entries[0][0].decode()
                 batch.place = entries[-1][0].decode()
         batch.has_more = unread is not None

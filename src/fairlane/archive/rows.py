@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -20,6 +21,7 @@ from fairlane.arrow.columns import (
 )
 from fairlane.arrow.results import columns, named_errors, read_results, sizes_of
 from fairlane.errors import RequestNotFound
+from fairlane.operations.call_words import hide
 from fairlane.operations.completion import Entries, error_texts_of_many
 
 if TYPE_CHECKING:
@@ -27,6 +29,7 @@ if TYPE_CHECKING:
 
     from fairlane.arrow.stream_ranges import Ended, EndedOpening, StreamRange
     from fairlane.drivers.sync import SyncDriver
+    from fairlane.records import DeadSubRequest
 
 # `submitted` distinguishes a request from others of its id, and `reopened` its openings: each has
 # rows of what was settled in it. The last row of an index counts.
@@ -57,10 +60,13 @@ class _Request:
 
 
 class PageReader:
-    """Reads a page of the completion log, and what its requests have."""
+    """Reads a page of the completion log, and what its requests have.
 
-    def __init__(self, driver: SyncDriver, entries: Entries) -> None:
-        self.driver = driver
+    Unless it `reveals` them, results and bodies have no values of the fields that views hide.
+    """
+
+    def __init__(self, driver: SyncDriver, entries: Entries, *, reveals: bool = False) -> None:
+        self.driver, self._reveals = driver, reveals
         schema = pa.schema(COLUMNS["completions"])
         self.table = table = pa.Table.from_batches([batch_of(ending_columns(entries), schema)])
         micros = table.column("submitted").cast(pa.int64()).to_pylist()
@@ -111,6 +117,7 @@ class PageReader:
                 keys = stream_ranges.RowKeys()
                 for page in read_results(self.driver, one.id, one.life.results(one.record)):
                     count = len(page["index"])
+                    page["result"] = self._shown(page["result"], [one] * count)
                     rows = self._rows("results", page, [one] * count, keys)
                     # If the record is right after the reads, the rows are of this request.
                     if not self.driver.run(stream_ranges.ended_requests([one.life]))[0]:
@@ -127,6 +134,7 @@ class PageReader:
         sizes = sizes_of(entries)
         of_rows = [one for one, size in zip(owners, sizes, strict=True) for _ in range(size)]
         page = columns(entries, texts, owners)
+        page["result"] = self._shown(page["result"], of_rows)
         rows = self._rows("results", page, of_rows, stream_ranges.RowKeys())
         keyed = [one for one in dict.fromkeys(owners) if one.record and one.record.is_keyed]
         records = self.driver.run(stream_ranges.ended_requests([one.life for one in keyed]))
@@ -143,8 +151,8 @@ class PageReader:
         owners: list[_Request] = []
         for group in _groups(having, "dead"):
             read = self.driver.run(stream_ranges.whole_dead([one.life for one in group]))
-            for one, (found, _) in zip(group, read, strict=True):
-                rows += [dead_row(one.id, died) for died in found]
+            for one, (found, record) in zip(group, read, strict=True):
+                rows += self._dead_rows(one, found, record)
                 owners += [one] * len(found)
             if sum(len(row[3]) + len(row[7]) for row in rows) >= _PAGE_BYTES:
                 yield self._rows("dead", columns_of("dead", rows), owners)
@@ -162,10 +170,28 @@ class PageReader:
                 dead, unread = self.driver.run(stream_ranges.read_dead(one.id, unread))
             except RequestNotFound:
                 return  # it expired
-            if not self.driver.run(stream_ranges.ended_requests([one.life]))[0]:
+            (record,) = self.driver.run(stream_ranges.ended_requests([one.life]))
+            if record is None:
                 return  # it is another one by now
-            page = columns_of("dead", (dead_row(one.id, died) for died in dead))
+            page = columns_of("dead", self._dead_rows(one, dead, record))
             yield self._rows("dead", page, [one] * len(dead))
+
+    def _dead_rows(
+        self, one: _Request, dead: Sequence[DeadSubRequest], record: Ended | None
+    ) -> list[tuple[Any, ...]]:
+        if record is not None and record.redact and not self._reveals:
+            dead = [replace(died, body=hide(died.body, record.redact)) for died in dead]
+        return [dead_row(one.id, died) for died in dead]
+
+    def _shown(self, results: pa.Array, owners: Sequence[_Request]) -> pa.Array:
+        """Returns results without hidden values; `owners` has the request of each."""
+        names = {one: one.record.redact for one in owners if one.record and one.record.redact}
+        if self._reveals or not names:
+            return results
+        pairs = zip(owners, results.to_pylist(), strict=True)
+        return pa.array(
+            [body and hide(body, names.get(one, ())) for one, body in pairs], type=pa.binary()
+        )
 
     def _rows(
         self,

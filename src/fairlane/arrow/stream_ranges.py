@@ -10,6 +10,7 @@ import struct
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from fairlane.common.text import split_names
 from fairlane.errors import FairlaneError, InvalidArgument, not_found
 from fairlane.model import ENDED_STATES
 from fairlane.operations.after import is_unended
@@ -45,11 +46,13 @@ class Ended(NamedTuple):
     """Holds the limit of an ended request, and whether its rows have keys.
 
     `since` is the last entry of `out` when it was opened again after this end; "" if it was not.
+    `redact` are the fields that views hide.
     """
 
     limit: int
     is_keyed: bool
     since: str = ""
+    redact: tuple[str, ...] = ()
 
 
 class EndedOpening(NamedTuple):
@@ -512,7 +515,7 @@ async def ended_requests(openings: Sequence[EndedOpening]) -> list[Ended | None]
     return [_ended(reply, one) for one, reply in zip(openings, replies, strict=True)]
 
 
-_RECORD = ("state", "born", "reopened", "since", "limit", "keyed")
+_RECORD = ("state", "born", "reopened", "since", "limit", "keyed", "redact")
 
 
 def _record(request_id: str) -> Command:
@@ -521,10 +524,11 @@ def _record(request_id: str) -> Command:
 
 def _ended(reply: Sequence[bytes | None], one: EndedOpening) -> Ended | None:
     """Returns the record in a reply to `_record`; None if it is not of this life, or has no end."""
-    state, born, reopened, since, limit, keyed = parse_fields(_RECORD, reply)
+    state, born, reopened, since, limit, keyed, redact = parse_fields(_RECORD, reply)
     is_again = int(reopened or 0) > one.reopened
-    is_it = born == str(one.submitted_ms) and (is_again or state in ENDED_STATES)
-    return Ended(int(limit or 0), bool(keyed), since if is_again else "") if is_it else None
+    if born != str(one.submitted_ms) or not (is_again or state in ENDED_STATES):
+        return None
+    return Ended(int(limit or 0), bool(keyed), since if is_again else "", split_names(redact))
 
 
 async def workers(queue: str) -> list[dict[str, str]]:

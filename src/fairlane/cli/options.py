@@ -367,7 +367,8 @@ def dead_filters(function: F) -> F:
         click.option("--error", metavar="TEXT",
                      help="Those whose error has this text, in letters of any case."),
         click.option("--since", metavar="TIME",
-                     help="Those that died since then: 10m ago, or 2026-11-23T10:00Z."),
+                     help="Those that died since then: 10m ago, 2026-11-23T10:00Z, or `release`: "
+                     "since the newest release of your code."),
         click.option("--until", metavar="TIME", help="Those that died before."),
     )  # fmt: skip
     for option in reversed(options):

@@ -45,7 +45,7 @@ class ConnectionSet(ServerHealth):
 
     def idle(self) -> Any:
         """Returns an open idle connection that needs no probe; None = `take` makes one."""
-        if self.is_suspect or self.may_be_plain or self._pid != os.getpid():
+        if self.probes_first or self.may_be_plain or self._pid != os.getpid():
             return None
         try:
             line = self._idle.pop()
@@ -58,7 +58,7 @@ class ConnectionSet(ServerHealth):
 
     async def take(self) -> Any:
         """Returns an idle connection, or a new one. A new one asks a Sentinel for the master."""
-        if self.is_suspect:
+        if self.probes_first:
             await self._probe()
         if self.may_be_plain:
             await self._greet()
@@ -88,11 +88,11 @@ class ConnectionSet(ServerHealth):
         except redis.exceptions.ResponseError:
             pass  # an error is a reply, too
         except redis.exceptions.TimeoutError:
-            self.was_too_slow()
+            self.note_slow_probe()
             raise
         finally:
             await io.disconnect(line)
-        self.has_answered()
+        self.note_probe_reply()
 
     async def _greet(self) -> None:
         """Raises ConnectionError if the server answers without TLS."""
@@ -152,13 +152,13 @@ class ServerSet(Topology[C]):
                 if line is not None:
                     await self.IO.disconnect(line)
                 failure = error
-                self.failed(self.lines_at(node))
+                self.note_failed(self.lines_at(node))
                 continue
             except BaseException:  # interrupted in the middle of the reply
                 if line is not None:
                     await self.IO.abandon(line)
                 raise
-            self._suspects.pop(node, None)
+            self._asked_last.pop(node, None)
             self.lines_at(node).give(line)
             if slots.nodes:
                 return self._learn(slots)
@@ -279,18 +279,18 @@ class Driver(Generic[S]):
         """
         if line is not None:
             await self.servers.IO.disconnect(line)
-        self.servers.moved()
+        self.servers.forget_slots()
         if lines is None:
             return
         if not isinstance(error, redis.exceptions.ResponseError):
             await lines.close()
-            self.servers.failed(lines)
+            self.servers.note_failed(lines)
             if line is not None:
                 self.on_cut()
         elif self.spoils(error):
             await lines.close()
             if error_mapping.is_cut_off(error):
-                self.servers.distrust(lines)
+                self.servers.ask_last(lines)
 
     def start(
         self,
@@ -311,7 +311,7 @@ class Driver(Generic[S]):
         """Returns True if the connections to the server that sent this error must be closed."""
         return error_mapping.spoils_connections(error, in_cluster=not self.servers.is_one)
 
-    def may_pass(self, error: Exception) -> bool:
+    def is_retryable(self, error: Exception) -> bool:
         """Returns True if the same call may succeed a moment later."""
         return error_mapping.is_passing(error) and not self.is_final(error)
 

@@ -34,6 +34,7 @@ from fairlane.operations.tokens import (
     reschedule_active,
     retire,
     retire_all,
+    seen_to_exist,
 )
 from fairlane.protocol import keys, scripts
 from fairlane.protocol.lua import CANCELLED, library, signed
@@ -66,8 +67,8 @@ if TYPE_CHECKING:
 
 Chunk = list[bytes]
 NO_LIMITS = (
-    "limits by key need a Redis where one server has all keys, which a cluster has not: "
-    "leave out `limits` and the limit of a task, or use a single server or Sentinel"
+    "limits and orders by key need a Redis where one server has all keys, which a cluster has not: "
+    "leave out `limits`, `order_key` and the limit of a task, or use a single server or Sentinel"
 )
 _DIGITS = 32  # of a link, hex: 128 bits
 VERSION = b"fairlane request 1"  # changes with the format of the digest
@@ -492,11 +493,6 @@ def read_intents(ids: Sequence[str], shards: bytes, scores: Sequence[Any]) -> li
     ]
 
 
-def seen_to_exist(due_ms: int) -> str:
-    """Returns the score in `active` of a request that exists; if it vanishes, it is lost."""
-    return f"{due_ms}.5"
-
-
 def withdraw(queue: str, request_id: str, intent: Intent) -> Call[Any]:
     """Takes an intent back: the entry gets its former score, or is removed if it had none.
 
@@ -556,8 +552,8 @@ async def submit_on_one_server(
 
 
 def _refuse_limits(group: Sequence[NewRequest]) -> None:
-    """Raises InvalidArgument if a request has limits by key, which need one server."""
-    if any(new.policy.limits for new in group):
+    """Raises InvalidArgument if a request has limits or an order by key, which need one server."""
+    if any(new.policy.limits or new.policy.order_key for new in group):
         raise InvalidArgument(NO_LIMITS)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
+from dataclasses import replace
 from typing import TYPE_CHECKING, NamedTuple
 
 from fairlane.common.histogram import bounds_of, bucket_of
@@ -24,7 +25,7 @@ from fairlane.operations.completion import is_place, parse_results
 from fairlane.operations.limit_keys import KeyRoom
 from fairlane.operations.pause import QueuePause, read_until
 from fairlane.operations.rates import opens, parse_queue_rate
-from fairlane.operations.request_state import detail_of, limits_in, number, progress_in
+from fairlane.operations.request_state import detail_of, limits_in, number, order_in, progress_in
 from fairlane.operations.shards import read_shards
 from fairlane.operations.tokens import DELAYED, MOST_READ, are_queued, parse, read_waiting
 from fairlane.operations.workers import LATEST_MS
@@ -101,6 +102,7 @@ class RequestFacts(NamedTuple):
     circle: tuple[str, ...] = ()  # requests that wait for each other, one of which holds it up
     key: KeyState | None = None  # the key for which its first token waits
     key_place: int = 0  # of that token, in the line of the key
+    first: RequestFacts | None = None  # the request that has the turn, if the key is an order
 
     @property
     def is_gate_open(self) -> bool:
@@ -144,8 +146,11 @@ async def read_queue(queue: str) -> QueueFacts:
     return QueueFacts(queue, QueuePause(read_until(until), now_ms), beats, rate, opens_ms)
 
 
-async def read_request(request_id: str) -> RequestFacts | None:
-    """Returns what a request waits for; None if there is no such request."""
+async def read_request(request_id: str, *, is_first: bool = False) -> RequestFacts | None:
+    """Returns what a request waits for; None if there is no such request.
+
+    If `is_first`, it has the turn of its order key.
+    """
     leases, retries = keys.leases(request_id), keys.retries(request_id)
     fields, held, permits, waiting, first, time = await Batch(
         [
@@ -190,6 +195,7 @@ async def read_request(request_id: str) -> RequestFacts | None:
         circle=await _circle({request_id: waits}) if waits else (),
         key=key,
         key_place=key_place,
+        first=None if key is None or is_first else await _first_of(key),
     )
 
 
@@ -205,7 +211,18 @@ async def _key_of(progress: Progress) -> tuple[KeyState | None, int]:
         key = await limit_keys.read_key(progress.queue, name, order=name != found.key)
     except InvalidArgument:  # the key is free by now
         return None, 0
+    if not found.is_stopped:  # a stop behind it does not concern it
+        key = replace(key, stopped_by=None)
     return key, found.place
+
+
+async def _first_of(key: KeyState) -> RequestFacts | None:
+    """Returns the request that has the turn of an order key, also if it has not started."""
+    if not key.is_order or key.stopped_by:
+        return None
+    for name in (*key.holders, *key.next_requests)[:1]:
+        return await read_request(name, is_first=True)
+    return None
 
 
 async def _rates_open(progress: Progress, rates: Sequence[Rate], now_ms: int) -> int:
@@ -544,12 +561,8 @@ def estimate(
 ) -> Estimate:
     """Returns when the request starts and ends. Estimate says what None means."""
     rates = [*facts.rates, *([queue_rate] if queue_rate is not None else [])]
-    for cause in causes:
-        if cause.kind in _OPEN_ENDED or (cause.kind == "queue" and not cause.until_ms):
-            what = _OPEN_ENDED.get(cause.kind, "a queue that is paused until it is resumed")
-            return Estimate(why_not=f"{what} has no time to start")
-    if facts.progress.given_back is not None and facts.retries:
-        return Estimate(why_not=f"{_OPEN_ENDED['task']} has no time to start")
+    if what := _open_ended(facts, causes):
+        return Estimate(why_not=f"{what} has no time to start")
     if capacity.per_s <= 0:
         why_not = "the workers have not finished a sub-request yet that was measured"
         return Estimate(units=capacity.units, why_not=why_not)
@@ -573,6 +586,22 @@ def estimate(
         per_s=capacity.per_s,
         units=capacity.units,
     )
+
+
+def _open_ended(facts: RequestFacts, causes: Sequence[Cause]) -> str:
+    """Returns the cause whose end is not known, as the subject of a sentence; "" if none is."""
+    for cause in causes:
+        if cause.kind in _OPEN_ENDED:
+            return _OPEN_ENDED[cause.kind]
+        if cause.kind == "queue" and not cause.until_ms:
+            return "a queue that is paused until it is resumed"
+        if cause.figures.get("stopped_by"):
+            return "an order that is stopped until a person lets it go on"
+        if cause.kind == "key" and facts.key is not None and facts.key.is_order:
+            return "a request that waits for its turn"
+    if facts.progress.given_back is not None and facts.retries:
+        return _OPEN_ENDED["task"]
+    return ""
 
 
 def _oldest_s(facts: RequestFacts) -> float:
@@ -658,7 +687,7 @@ OpenFields = tuple[str, dict[str, str], int]  # a request, its FIELDS, and its l
 class _Open(NamedTuple):
     """A request that may start more: its free permits, and its sub-requests not yet delivered.
 
-    `limits` are those of its keys.
+    `limits` are those of its keys, `order` is its order key.
     """
 
     id: str
@@ -666,6 +695,7 @@ class _Open(NamedTuple):
     fresh: int
     has_retries: bool
     limits: Limits
+    order: str
 
 
 async def demand(queue: str) -> Demand:
@@ -732,7 +762,9 @@ def _left(fields: dict[str, str]) -> int:
 async def more_of(requests: Sequence[OpenFields], now_ms: int, keys_room: KeyRoom) -> int:
     """Returns how many more leases workers could take of these requests, as far as keys allow."""
     open_ones = [_open_lanes(*one, now_ms) for one in requests]
-    known = [one for one in open_ones if one is not None]
+    found = [one for one in open_ones if one is not None]
+    turns = await keys_room.have_turn([(one.order, one.id) for one in found if one.order])
+    known = [one for one in found if not one.order or one.id in turns]
     unsure = [one for one in known if one.has_retries and one.fresh < one.room]
     due = await run_all(
         [Command(b"ZCOUNT", keys.retries(one.id), b"-inf", now_ms) for one in unsure]
@@ -761,4 +793,4 @@ def _open_lanes(name: str, fields: dict[str, str], held: int, now_ms: int) -> _O
     if fields["rates"]:
         room = min(room, int(fields["rates"].split()[0]))
     has_retries = _left(fields) > number("fresh")
-    return _Open(name, room, number("fresh"), has_retries, limits_in(fields))
+    return _Open(name, room, number("fresh"), has_retries, limits_in(fields), order_in(fields))

@@ -16,13 +16,15 @@ if TYPE_CHECKING:
 async def keep_ended(ids: Sequence[str]) -> None:
     """Keeps ended requests for their own `retain` from now on, if half of that is over."""
     left = await run_all([Command(b"PTTL", keys.request_hash(one)) for one in ids])
-    rows = await run_all([hmget(one, "retain_ms") for one in ids])
-    for one, ms, row in zip(ids, left, rows, strict=True):
-        (text,) = parse_fields(["retain_ms"], row)
-        retain_ms = int(text or 0)
+    names_of = ("retain_ms", "remember_ms")
+    rows = await run_all([hmget(one, *names_of) for one in ids])
+    for one, hash_ms, row in zip(ids, left, rows, strict=True):
+        retain_ms, remember_ms = (int(text or 0) for text in parse_fields(names_of, row))
+        ms = hash_ms - max(0, remember_ms - retain_ms)  # the hash stays longer than the results
         if 0 <= ms < retain_ms // 2:
             names = (keys.request_hash(one), keys.results(one), keys.dead(one), keys.errors(one))
-            await Batch([Command(b"PEXPIRE", name, retain_ms) for name in names])
+            await Batch([Command(b"PEXPIRE", name, retain_ms) for name in names[1:]])
+            await Command(b"PEXPIRE", names[0], max(retain_ms, remember_ms))
 
 
 async def keep_origins(children: Sequence[str]) -> None:

@@ -21,7 +21,6 @@ from fairlane.errors import (
 )
 from fairlane.operations.after import logged_states
 from fairlane.operations.completion import state, wait
-from fairlane.operations.create import seen_to_exist
 from fairlane.operations.find import MOST_LISTED, check_page, filter_of, list_requests
 from fairlane.operations.flow_branches import MAX_CHOSEN, Choices, StepPlace
 from fairlane.operations.flow_hand_over import (
@@ -51,7 +50,7 @@ from fairlane.operations.flow_hand_over import (
 )
 from fairlane.operations.request_state import asks_of_progress, detail_of, progress_in
 from fairlane.operations.submit import Submission, open_request, submit
-from fairlane.operations.tokens import reschedule_active
+from fairlane.operations.tokens import reschedule_active, seen_to_exist
 from fairlane.options import check_whole, policy_of, read_option, shown_time
 from fairlane.options_table import BY_NAME, OPTIONS
 from fairlane.protocol import keys

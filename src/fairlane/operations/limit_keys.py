@@ -26,7 +26,7 @@ LINE = 2**52  # the least score of what waits, as in lua/v1/lib/limit_keys.lua
 STOPS = 2**51  # the least score of a stop in an order key
 _SCAN = 500  # keys of one reply
 _CHECKED = 100  # keys that one script checks
-_ENTRIES = 10_000  # of the keys that one script checks
+_ENTRIES = 1_000  # of the keys that one script checks, because it blocks the server
 _OF_ORDER = 200  # entries of an order key that a script reads at most
 _PAGE = 1_000  # entries of one reply
 _SHOWN = 100  # leases and tokens of one key ...
@@ -34,10 +34,14 @@ _SHOWN_OF_EACH = 10  # ... and of each key of a list
 
 
 class InKeys(NamedTuple):
-    """What a token that is in no lane does: the key for which it waits, and its place there."""
+    """What a token that is in no lane does: the key for which it waits, and its place there.
+
+    `is_stopped`: a stop of this order key is ahead of its request.
+    """
 
     key: str
     place: int
+    is_stopped: bool = False
 
 
 async def list_keys(queue: str, most: int = 1_000) -> KeyPage:
@@ -251,16 +255,20 @@ async def find_waiting(queue: str, request_id: str) -> InKeys | None:
                 continue
             place = int(float(score))
             ahead = await Command(b"ZCOUNT", zset, b"-inf", b"(%d" % place)
-            if place > 0:  # a stop does not hold back what has started
-                ahead += await Command(b"ZCOUNT", zset, STOPS, b"(%d" % (STOPS + place))
-            if ahead:
-                return InKeys(name, ahead + 1)
+            stops = await _stops_ahead(zset, place)
+            if ahead + stops:
+                return InKeys(name, ahead + stops + 1, is_stopped=stops > 0)
             continue
         scores = await run_all([Command(b"ZSCORE", zset, one) for one in tokens])
         if waiting := [at for one in scores if one is not None and (at := int(float(one))) >= LINE]:
             ahead = await Command(b"ZCOUNT", zset, LINE, b"(%d" % min(waiting))
             return InKeys(name, ahead + 1)
     return None
+
+
+def _stops_ahead(zset: bytes, score: int) -> Command:
+    """Counts the stops that hold a request with this score back: none if it has started."""
+    return Command(b"ZCOUNT", zset, STOPS, b"(%d" % min(LINE - 1, STOPS + max(0, score)))
 
 
 async def in_force(queue: str, limits: Limits) -> Limits:
@@ -353,6 +361,25 @@ class KeyRoom:
             for (name, limit), count in zip(part, held, strict=True):
                 self._free[name] = max(0, limit - count)
 
+    async def have_turn(self, placed: Sequence[tuple[str, str]]) -> set[str]:
+        """Returns those of these order keys and requests that may start something now.
+
+        Of an order key that is the first request. If a stop is ahead of it, it is none. A request
+        that damage has left without a place takes it again, so it counts.
+        """
+        names = list(dict.fromkeys(name for name, _ in placed))
+        zsets = [keys.limit_key(self._queue, one) for one in names]
+        heads = await run_all([Command(b"ZRANGE", one, 0, 0, b"WITHSCORES") for one in zsets])
+        rows = [row for row in zip(names, zsets, heads, strict=True) if row[2]]
+        stops = await run_all([_stops_ahead(zset, int(float(head[1]))) for _, zset, head in rows])
+        first = {
+            name: "" if count else head[0].decode()
+            for (name, _, head), count in zip(rows, stops, strict=True)
+        }
+        return {
+            request_id for name, request_id in placed if first.get(name, request_id) == request_id
+        }
+
     def take(self, limits: Limits, most: int) -> int:
         """Returns how many of `most` leases of a request have room, and counts them."""
         count = min([most, *(self._free[name] for name, _ in limits)])
@@ -386,22 +413,32 @@ async def check_all(queue: str, names: Sequence[str]) -> int:
             min(size, _OF_ORDER) if name.startswith(ORDER) else size
             for name, size in zip(part, sizes, strict=True)
         ]
-        for group in _groups(part, sizes):
-            call = scripts.check_keys(keys.of_limits(queue), names=group)
-            count += await SingleServer(call) or 0
+        for group, size in _groups(part, sizes):
+            count += await _check_group(queue, group, size)
     return count
 
 
-def _groups(names: Sequence[str], sizes: Sequence[int]) -> Iterator[list[str]]:
-    """Yields names in groups that have about _ENTRIES entries together, because a script blocks."""
+async def _check_group(queue: str, names: Sequence[str], size: int) -> int:
+    """Checks keys that have so many entries, a part of them in each script."""
+    first = count = 0
+    for _ in range(0, max(1, size), _ENTRIES):
+        call = scripts.check_keys(keys.of_limits(queue), first=first, most=_ENTRIES, names=names)
+        corrected = await SingleServer(call) or 0
+        count += corrected
+        first += _ENTRIES - corrected
+    return count
+
+
+def _groups(names: Sequence[str], sizes: Sequence[int]) -> Iterator[tuple[list[str], int]]:
+    """Yields names with the number of their entries: about _ENTRIES together, or one large key."""
     group, total = list[str](), 0
     for name, size in zip(names, sizes, strict=True):
         if group and total + size > _ENTRIES:
-            yield group
+            yield group, total
             group, total = [], 0
         group.append(name)
         total += size
-    yield group
+    yield group, total
 
 
 async def waiting_requests(queue: str, names: Sequence[str]) -> list[bytes]:

@@ -30,6 +30,7 @@ _SAFE = {
     "Valkey": {(7, 2): 11, (8, 0): 6, (8, 1): 4},
 }
 _FULL, _NEARLY = 0.95, 0.80
+_RECENT_S = 3600
 _MIB = 1 << 20
 _NODE_BYTES = 4096  # what a stream allocates at first by default
 
@@ -141,6 +142,22 @@ def _persistence(facts: Facts) -> Finding:
     return Finding("persistence", WARN, what, "CONFIG SET appendonly yes, and in redis.conf")
 
 
+def _restart(facts: Facts) -> Finding | None:
+    """Finds a server that has started recently without a file of what it had."""
+    up_s = facts.number("uptime_in_seconds")
+    if facts.info.get("aof_enabled") == "1" or not 0 < up_s < _RECENT_S:
+        return None
+    what = (
+        f"Redis started {format_duration(1000 * up_s)} ago without an append-only file: what was "
+        "not in its last snapshot is gone, if it ran before"
+    )
+    remedy = (
+        "fairlane doctor --repair, then submit again, with the same ids, what fairlane status ID "
+        "does not find"
+    )
+    return Finding("restart", WARN, what, remedy)
+
+
 def _writes(facts: Facts) -> Finding | None:
     """Checks whether the last snapshot and the last append reached the disk."""
     failed = [
@@ -213,7 +230,17 @@ def _cluster(cluster: dict[str, str]) -> Finding:
     return Finding("cluster", BAD if state != "ok" else WARN, shown, remedy)
 
 
-SERVER = (_version, _eviction, _memory, _persistence, _writes, _replicas, _sockets, _streams)
+SERVER = (
+    _version,
+    _eviction,
+    _memory,
+    _persistence,
+    _restart,
+    _writes,
+    _replicas,
+    _sockets,
+    _streams,
+)
 
 
 # ------------------------------------------------------------------ size checks
@@ -257,16 +284,22 @@ async def small_requests(queue: str, nodes: Sequence[Any]) -> list[Finding]:
 
 
 class Left(NamedTuple):
-    """What one ended request leaves: how many bytes, and for how many ms."""
+    """What one ended request leaves: how many bytes, and for how many ms.
+
+    After that its hash alone stays until it is `known_ms` old.
+    """
 
     retain_ms: int
     size: int
+    known_ms: int
+    hash_size: int
 
     @property
     def byte_seconds(self) -> float:
         """Returns the memory that one such request a second takes in the end, with its marker."""
-        marker = (self.retain_ms + marker_ms(self.retain_ms)) * _MARKER_BYTES
-        return (self.retain_ms * self.size + marker) / 1000
+        marker = (self.known_ms + marker_ms(self.known_ms)) * _MARKER_BYTES
+        alone = (self.known_ms - self.retain_ms) * self.hash_size
+        return (self.retain_ms * self.size + alone + marker) / 1000
 
 
 async def retention(queue: str, nodes: Sequence[Any]) -> list[Finding]:
@@ -315,22 +348,26 @@ async def _endings(queue: str) -> tuple[float, list[str]]:
     return count / max(int(seconds) - since_s, _RATE_OVER_S), list(dict.fromkeys(names))
 
 
+_KEPT = ("retain_ms", "remember_ms")
+
+
 async def _left_by(ended: Sequence[str]) -> list[Left]:
     """Returns what these requests left, as far as it has not expired and may be read."""
     steps: list[Command] = []
     for name in ended:
         kept = (keys.request_hash(name), keys.results(name), keys.dead(name), keys.errors(name))
-        steps += [hmget(name, "retain_ms"), *(Command(b"MEMORY", b"USAGE", key) for key in kept)]
+        steps += [hmget(name, *_KEPT), *(Command(b"MEMORY", b"USAGE", key) for key in kept)]
     replies = await run_each(steps)
     found = []
     for at in range(0, len(replies), _STEPS):
         policy, *sizes = replies[at : at + _STEPS]
         if any(isinstance(reply, FairlaneError) for reply in (policy, *sizes)):
             continue
-        (retain_ms,) = parse_fields(("retain_ms",), policy)
+        retain_ms, remember_ms = parse_fields(_KEPT, policy)
         if retain_ms:
             kept_ms = max(int(retain_ms), settings.LEAST_TOMBSTONE_MS)
-            found.append(Left(kept_ms, sum(size or 0 for size in sizes)))
+            known_ms = max(kept_ms, int(remember_ms or 0))
+            found.append(Left(kept_ms, sum(size or 0 for size in sizes), known_ms, sizes[0] or 0))
     return found
 
 

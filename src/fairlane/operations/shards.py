@@ -117,7 +117,7 @@ def choose(queue: str, count: int, home: Callable[[bytes], Any]) -> Shards:
 async def set_shards(queue: str, shards: Shards) -> ShardLayout:
     """Spreads a queue: new requests immediately, existing ones by `move`.
 
-    Raises InvalidArgument if requests of the queue have named keys.
+    Raises InvalidArgument if requests of the queue have ever named keys.
     """
     return await _set_shards(queue, shards.text)
 
@@ -127,8 +127,8 @@ async def _set_shards(queue: str, text: str, since: str = "") -> ShardLayout:
     reply = await call
     if reply.is_keyed:
         raise InvalidArgument(
-            f"queue {queue} has requests with limits by key, which shards do not have: "
-            "use another queue for work that needs shards"
+            f"queue {queue} has requests with limits by key or an order, or had some, which may be "
+            "repaired: shards have no keys, so use another queue for work that needs shards"
         )
     return ShardLayout(Shards.of(reply.shards), Shards.of(reply.left), int(reply.since))
 

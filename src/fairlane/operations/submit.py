@@ -453,17 +453,23 @@ class Many:
     def of(
         cls,
         queue: str,
-        limit: int | Iterable[int],
+        limit: int | Iterable[int] | None,
         max_wait: Duration,
         ids: Iterable[str] | None,
         *,
         trace: str = "",
         **options: Unpack[SharedOptions],
     ) -> Many:
-        """Returns a collector for these options; `limit` is one for all requests, or for each."""
+        """Returns a collector for these options; `limit` is one for all requests, or for each.
+
+        None is the limit of a request for which none is given.
+        """
         if isinstance(limit, Iterable):
             return cls(policy_of(queue, trace=trace, **options), max_wait, ids, limit)
-        return cls(policy_of(queue, trace=trace, limit=limit, **options), max_wait, ids)
+        given: dict[str, Any] = {**options}
+        if limit is not None:
+            given["limit"] = limit
+        return cls(policy_of(queue, trace=trace, **given), max_wait, ids)
 
     # ------------------------------------------------------------------ requests of the caller
 

@@ -31,8 +31,10 @@ from fairlane.operations.estimate import (
 )
 from fairlane.operations.find import list_workers
 from fairlane.operations.flow_hand_over import Feed
+from fairlane.operations.long_calls import long_calls_of, words
 from fairlane.operations.pause import remedy
 from fairlane.operations.rates import until_more
+from fairlane.operations.starved import starved
 from fairlane.operations.take import TAKER
 from fairlane.operations.workers import no_worker
 from fairlane.protocol import keys
@@ -42,6 +44,7 @@ from fairlane.records import Cause, Estimate, KeyState, WhyWaiting
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable
 
+    from fairlane.call_records import LongCall
     from fairlane.operations.estimate import QueueFacts, RequestFacts
     from fairlane.records import LanePlace
 
@@ -93,6 +96,7 @@ async def waiting(queue: str, most: int = _MOST) -> tuple[list[WaitingRequest], 
 
 
 GATED = ("after", "delay", "handler", "rate")  # the kinds of a request whose gate is closed
+_MOST_LONG = 3  # calls that run unusually long, of one request
 _ERROR_MOST = 200  # characters of an error
 
 
@@ -114,17 +118,20 @@ def causes_of(
     if own is None:
         is_served = not held_up
         found.append(
-            in_keys(facts.key, facts.key_place)
+            in_keys(facts.key, facts.key_place, facts.first)
             if facts.key is not None
             else _in_lanes(place, capacity or Capacity(), is_served=is_served)
         )
     return found
 
 
-def in_keys(key: KeyState, place: int) -> Cause:
-    """Returns the cause that a request waits for a key, at this place in its line."""
+def in_keys(key: KeyState, place: int, first: RequestFacts | None = None) -> Cause:
+    """Returns the cause that a request waits for a key, at this place in its line.
+
+    `first` is the request that has the turn of an order key.
+    """
     if key.is_order:
-        return _in_order(key, place)
+        return _in_order(key, place, first)
     noun = "request" if len(key.holders) == 1 else "requests"
     by = f", by {noun} {join_names(list(key.holders))}" if key.holders else ""
     ahead = f"; {place - 1:,} in its line are ahead" if place > 1 else ""
@@ -143,18 +150,30 @@ def in_keys(key: KeyState, place: int) -> Cause:
     return Cause("key", text, figures=figures)
 
 
-def _in_order(key: KeyState, place: int) -> Cause:
+def _in_order(key: KeyState, place: int, first: RequestFacts | None) -> Cause:
     if key.stopped_by:
         text = (
             f"waits in the order of key {key.name}, which request {key.stopped_by} has stopped by "
-            f"its dead sub-requests: `fairlane key resume {key.name}` lets the others go on"
+            f"its dead sub-requests: `fairlane dead requeue {key.stopped_by} --all` runs them "
+            f"again, `fairlane key resume {key.name}` leaves them and lets the others go on"
         )
     else:
-        by = f": request {join_names(list(key.holders))} has it" if key.holders else ""
+        by = f": {_has_turn(first, has_started=bool(key.holders))}" if first is not None else ""
         verb = "request is" if place == 2 else "requests are"  # noqa: PLR2004
         text = f"waits for its turn of key {key.name}{by}; {place - 1:,} {verb} ahead in all"
     figures = {"key": key.name, "place": place, "holders": list(key.holders)}
+    figures["first"] = None if first is None else first.progress.id
     return Cause("key", text, figures=figures | {"stopped_by": key.stopped_by})
+
+
+def _has_turn(first: RequestFacts, *, has_started: bool) -> str:
+    """Returns which request has the turn, and what holds it up, if that is not its own work."""
+    begun = "has it" if has_started else "has it and has not started"
+    cause = own_cause(first)
+    if cause is None and first.key is not None:
+        cause = in_keys(first.key, first.key_place)
+    why = f" ({cause.text})" if cause is not None and cause.kind not in {"held", "limit"} else ""
+    return f"request {first.progress.id} {begun}{why}"
 
 
 # ------------------------------------------------------------------ the request
@@ -305,6 +324,15 @@ def late_holders(facts: RequestFacts, alive: Collection[str]) -> list[Cause]:
     return [Cause("late", text, figures={"workers": late})]
 
 
+def in_long_call(call: LongCall, now_ms: int) -> Cause:
+    """Returns the cause that a call runs unusually long."""
+    figures = {
+        name: getattr(call, name)
+        for name in ("index", "task", "worker", "since_ms", "ran_ms", "usual_ms")
+    }
+    return Cause("long_call", f"{words(call, now_ms)}: {call.remedy}", figures=figures)
+
+
 # ------------------------------------------------------------------ the queue
 
 
@@ -382,6 +410,13 @@ async def why(request_id: str) -> WhyWaiting:
     causes = causes_of(facts, queue, place, capacity)
     if not page.more:
         causes[1:1] = late_holders(facts, alive)
+    none_left = await starved(progress.queue, page)
+    if none_left is not None and request_id in none_left.requests:
+        figures = {"units": none_left.units, "requests": list(none_left.requests)}
+        text = f"{none_left.text}: {none_left.remedy}"
+        causes.insert(0, Cause("starved", text, figures=figures))
+    long = await long_calls_of(progress.queue, page.workers, request_id)
+    causes += [in_long_call(one, facts.now_ms) for one in long[:_MOST_LONG]]
     found = estimate(facts, causes, capacity, near, rivals, queue.rate)
     return WhyWaiting(progress, causes, held_by_worker(facts), place, found, facts.now_ms)
 

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 PACKED: Mapping[str, tuple[str, ...]] = {
     "policy": (
         *("limit", "priority", "attempts", "backoff_min", "backoff_max", "lease_ms"),
-        *("retain_ms", "time_limit_ms", "durable", "deadline", "born", "shards"),
+        *("retain_ms", "time_limit_ms", "durable", "deadline", "born", "shards", "remember_ms"),
     ),
     "counts": (
         *("seq", "queued", "high", "fresh", "total", "done", "dead", "open", "few"),

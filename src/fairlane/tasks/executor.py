@@ -492,10 +492,11 @@ class Executor(concurrent.futures.Executor):
     The calls are sub-requests of one request at a time, which at most `max_workers` workers run.
     Calls of tasks that have a limit or `limits` are sub-requests of a request beside it: there is
     one for all calls with the same keys. The other options are those of TaskOptions, without
-    `limit`, `batch_limit` and `delay`. They apply to all calls, and the tasks' own options do not.
-    So a task with attempts, a time limit, a deadline or a rate of its own is refused unless the
-    executor names that option, too. A task whose keys depend on the arguments is refused. All calls
-    share a rate. A deadline counts from when a call is sent, and may be up to a tenth shorter.
+    `limit`, `batch_limit`, `delay` and an order key. They apply to all calls, and the tasks' own
+    options do not. So a task with attempts, a time limit, a deadline or a rate of its own is
+    refused unless the executor names that option, too. A task with an order key, or whose keys
+    depend on the arguments, is refused. All calls share a rate. A deadline counts from when a call
+    is sent, and may be up to a tenth shorter.
 
     A future raises TaskError with the remote traceback, and TaskCancelled if a person cancels the
     request. It can be cancelled until its call is sent. A call is sent when the workers need it
@@ -629,6 +630,11 @@ class Executor(concurrent.futures.Executor):
             raise ArgumentsRefused(
                 f"task {task.name} has keys that depend on argument {depends[0]}, and the calls of "
                 "an executor are one request: submit them by the task itself"
+            )
+        if "order_key" in task.options:
+            raise ArgumentsRefused(
+                f"task {task.name} has an order key, and the calls of an executor have no order: "
+                "submit them by the task itself"
             )
         for option in _PROTECTING:
             if option in task.options and option not in self._named:

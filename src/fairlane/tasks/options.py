@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from fairlane import settings
@@ -11,7 +12,7 @@ from fairlane.options_table import BY_NAME, SUBMISSION, options_of
 from fairlane.tasks.keys import TaskKeys
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable
+    from collections.abc import Collection, Iterable, Mapping
 
     from fairlane.tasks.signature import TaskSignature
 
@@ -36,21 +37,27 @@ def task_options(
     return found, keys
 
 
-def call_options(keys: TaskKeys, given: dict[str, Any]) -> tuple[dict[str, Any], TaskKeys]:
+def call_options(
+    keys: TaskKeys, own: dict[str, Any], given: dict[str, Any]
+) -> tuple[dict[str, Any], TaskKeys]:
     """Returns options of one request of a task, also its `id`, and the keys of its calls.
 
-    Raises as task_options does.
+    They are checked beside the task's own options, on which they may depend. Raises as task_options
+    does.
     """
     others = {**given}
     _refuse_limit(f"task {keys.task}", others, "register it with @app.task(limit=...)")
     keys = keys.with_more(others.pop("limits", None))
-    return _with_rate_key(keys.task, _checked(f"task {keys.task}", others, _CALL)), keys
+    return _with_rate_key(keys.task, _checked(f"task {keys.task}", others, _CALL, own)), keys
 
 
-def group_options(given: dict[str, Any]) -> dict[str, Any]:
-    """Returns options of a group's request. Raises as task_options does."""
+def group_options(own: dict[str, Any], given: dict[str, Any]) -> dict[str, Any]:
+    """Returns options of a group's request; `own` are those of its tasks.
+
+    Raises as task_options does.
+    """
     _refuse_limit("group", given, "register each with @app.task(limit=...)")
-    return _checked("group", given, _CALL)
+    return _checked("group", given, _CALL, own)
 
 
 def _refuse_limit(what: str, given: dict[str, Any], remedy: str) -> None:
@@ -59,6 +66,14 @@ def _refuse_limit(what: str, given: dict[str, Any], remedy: str) -> None:
             f"{what}: limit is that of a task for all its calls, so a call has none: {remedy}, and "
             "bound one request with batch_limit"
         )
+
+
+def default_limit(limit: int, options: dict[str, Any]) -> dict[str, Any]:
+    """Returns the limit that a request of these options has if none is given; 0 = the usual one.
+
+    A request with an order key has the limit 1.
+    """
+    return {"limit": limit} if limit and not options.get("order_key") else {}
 
 
 def of_request(options: dict[str, Any]) -> dict[str, Any]:
@@ -73,15 +88,23 @@ def hiding(options: dict[str, Any], fields: Iterable[str]) -> dict[str, Any]:
 
 
 def executor_options(given: dict[str, Any]) -> dict[str, Any]:
-    """Returns options of an Executor: those of a call without `delay`. Raises as task_options does.
+    """Returns options of an Executor: those of a call without `delay` and an order.
 
-    A delay is of a request: it would delay the first calls of the executor, and no later ones.
+    A delay is of a request: it would delay the first calls of the executor, and no later ones. An
+    executor has a request for each set of keys, and one of them would hold back the others for as
+    long as it takes calls. Raises as task_options does.
     """
     for name in ("limit", "batch_limit"):
         if name in given:
             raise ArgumentsRefused(
                 f"executor: option {name} is not one of an executor: write max_workers"
             )
+    if "order_key" in given or "order_on_dead" in given:
+        raise InvalidArgument(
+            "executor: option order_key is not valid, because its calls are one request, whose "
+            "order no later call could join: submit calls of an order with "
+            "task.with_options(order_key=...)"
+        )
     if "delay" in given:
         raise InvalidArgument(
             "executor: option delay is not valid, because only the first calls would wait: "
@@ -97,7 +120,13 @@ def _with_rate_key(task: str, found: dict[str, Any]) -> dict[str, Any]:
     return found
 
 
-def _checked(what: str, given: dict[str, Any], known: Collection[str]) -> dict[str, Any]:
+def _checked(
+    what: str,
+    given: dict[str, Any],
+    known: Collection[str],
+    own: Mapping[str, Any] = MappingProxyType({}),
+) -> dict[str, Any]:
+    """Returns the options `given`, which are checked beside the task's `own`."""
     try:
         check_option_names(given, known)
         others = {name: value for name, value in given.items() if name != "batch_limit"}
@@ -105,9 +134,20 @@ def _checked(what: str, given: dict[str, Any], known: Collection[str]) -> dict[s
         if "batch_limit" in given:
             most = BY_NAME["limit"].most
             found["limit"] = check_whole("batch_limit", given["batch_limit"], 1, most)
-        policy_of(settings.DEFAULT_QUEUE, **of_request(found))
+        whole = of_request({**own, **found})
+        _check_batch_limit(whole)
+        policy_of(settings.DEFAULT_QUEUE, **whole)
     except InvalidArgument as error:
         raise InvalidArgument(f"{what}: {error}") from None
     except TypeError as error:
         raise ArgumentsRefused(f"{what}: {error}") from None
     return found
+
+
+def _check_batch_limit(whole: dict[str, Any]) -> None:
+    """Raises InvalidArgument unless the batch limit fits the order key."""
+    if whole.get("order_key") and whole.get("limit", 1) != 1:
+        raise InvalidArgument(
+            f"batch_limit {whole['limit']} is not possible with order_key: its calls start one "
+            "after the other, so leave out batch_limit, or give 1"
+        )

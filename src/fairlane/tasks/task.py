@@ -9,7 +9,7 @@ from fairlane.errors import ArgumentsRefused, type_of
 from fairlane.tasks.async_batch import AsyncBatch, AsyncSubmitted
 from fairlane.tasks.batch import Batch, Submitted
 from fairlane.tasks.chain import Link
-from fairlane.tasks.options import call_options, hiding
+from fairlane.tasks.options import call_options, default_limit, hiding
 from fairlane.tasks.result_reader import ResultReader
 from fairlane.worker.handlers import Context
 
@@ -68,7 +68,7 @@ class Task(Generic[P, R, C]):
         `limits` adds keys to those of the task. The task's own `limit` is the same for all calls.
         Raises ArgumentsRefused and InvalidArgument.
         """
-        found, keys = call_options(self.keys, dict(options))
+        found, keys = call_options(self.keys, self._options, dict(options))
         chosen = {**self._options, **found}
         chosen = hiding(chosen, self._options.get("redact", ()))  # what is hidden stays so
         return Task(self.app, self.function, self.signature, chosen, keys)
@@ -85,8 +85,7 @@ class Task(Generic[P, R, C]):
         """
         if not keys:
             return self._sent
-        limit = {"limit": self.keys.limit} if self.keys.limit else {}
-        return {**limit, **self._sent, "limits": keys}
+        return {**default_limit(self.keys.limit, self._sent), **self._sent, "limits": keys}
 
     def encode_call(self, *args: P.args, **kwargs: P.kwargs) -> bytes:
         """Returns the body of one call. Raises ArgumentsRefused."""

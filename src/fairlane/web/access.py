@@ -54,7 +54,7 @@ def tokens_path(given: str | None) -> Path:
     return Path(named) if named else find_place(None).home / "tokens.json"
 
 
-SCOPES = ("view", "submit", "consume", "operate", "admin")
+SCOPES = ("counts", "view", "submit", "consume", "operate", "admin")
 _INCLUDES = {"operate": ("view",), "admin": SCOPES}  # other scopes that a scope includes
 _FORM = re.compile(r"fl_([0-9a-f]{8})_([A-Za-z0-9_-]{43})")
 _PRIVATE = 0o600

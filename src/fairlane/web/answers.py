@@ -14,6 +14,7 @@ from starlette.responses import Response, StreamingResponse
 
 from fairlane import errors
 from fairlane.common import clock
+from fairlane.web.counts import hides_data, without_data
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping
@@ -119,7 +120,9 @@ def counted_as(request: Call) -> str:
 
 
 def answer(value: Any, status: int = 200) -> Response:
-    """Returns a JSON answer."""
+    """Returns a JSON answer, without data if the caller may see none."""
+    if hides_data():
+        value = without_data(value)
     return Response(msgspec.json.encode(value), status, media_type="application/json")
 
 
@@ -177,18 +180,23 @@ def wants_events(request: Call) -> bool:
     return EVENTS in request.headers.get("accept", "")
 
 
+def _as_it_is(value: Any) -> Any:
+    return value
+
+
 def line_stream(site: Site, request: Call, source: AsyncGenerator[Any, None]) -> StreamingResponse:
     """Answers with one JSON value a line. If not all came, the last line is {"problem": ...}.
 
     Raises Refusal if the caller has too many streams.
     """
     site.check_room(counted_as(request))
+    show = without_data if hides_data() else _as_it_is
 
     async def lines() -> AsyncIterator[bytes]:
         try:
             async for value in _beating(site, request, source):
                 if value is not None:
-                    yield msgspec.json.encode(value) + b"\n"
+                    yield msgspec.json.encode(show(value)) + b"\n"
         except Exception as error:  # noqa: BLE001  the status has been sent
             yield msgspec.json.encode({"problem": refusal_of(error).problem}) + b"\n"
 
@@ -204,11 +212,12 @@ def event_stream(
     Raises Refusal if the caller has too many streams.
     """
     site.check_room(counted_as(request))
+    show = without_data if hides_data() else _as_it_is
 
     async def events() -> AsyncIterator[bytes]:
         try:
             async for value in _beating(site, request, source):
-                yield b":\n\n" if value is None else _event(name, value, id_of(value))
+                yield b":\n\n" if value is None else _event(name, show(value), id_of(value))
             yield _event("end", {})
         except Exception as error:  # noqa: BLE001  the status has been sent
             yield _event("problem", refusal_of(error).problem)

@@ -8,6 +8,7 @@ import msgspec
 
 from fairlane.operations.audit_trail import read_trail
 from fairlane.web.answers import answer
+from fairlane.web.counts import LOOK
 from fairlane.web.route import Endpoint, Paging, caller_of, query
 
 if TYPE_CHECKING:
@@ -98,7 +99,7 @@ async def audit(site: Site, call: Call) -> Response:
 ENDPOINTS = (
     Endpoint(
         method="GET", path="/v1/me", handle=me, group="Access", summary="Show who calls",
-        scopes=("view", "submit", "consume"), gives=Me,
+        scopes=(*LOOK, "submit", "consume"), gives=Me,
     ),
     Endpoint(
         method="GET", path="/v1/audit", handle=audit, group="Access", scopes=("operate",),

@@ -18,6 +18,7 @@ from fairlane.operations.dead_letters import (
 )
 from fairlane.records import QueueErrors, RequestErrors
 from fairlane.web.answers import Refusal, answer
+from fairlane.web.counts import LOOK, hides_data
 from fairlane.web.route import (
     MOST,
     MOST_ITEMS,
@@ -66,7 +67,12 @@ class DeadQuery(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     until: str = ""
 
     def choice(self) -> Choice:
-        """Returns the choice. Raises InvalidArgument."""
+        """Returns the choice. Raises InvalidArgument.
+
+        Raises Refusal for a filter by what the caller may not see, because the counts show it.
+        """
+        if hides_data() and (self.error or self.fingerprint):
+            raise Refusal(403, "a filter by errors needs a token with the scope view")
         given: dict[str, Any] = {name: getattr(self, name) for name in self.__struct_fields__}
         return Choice.of(**{name: one for name, one in given.items() if one})
 
@@ -175,6 +181,7 @@ async def requeue(site: Site, call: Call) -> Response:
     by = caller_of(call).id
     count = await site.queue.driver.run(requeue_dead(request.id, choice, by))
     site.failures.forget()
+    site.tasks.forget()
     return answer(Requeued(count))
 
 
@@ -184,6 +191,7 @@ async def drop(site: Site, call: Call) -> Response:
     request, _ = await own_request(site, call)
     count = await site.queue.driver.run(drop_dead(request.id, choice))
     site.failures.forget()
+    site.tasks.forget()
     return answer(Dropped(count))
 
 
@@ -207,17 +215,17 @@ async def _choice(call: Call) -> Choice:
 _ONE, _GROUP = "/v1/requests/{id}", "Failures"
 ENDPOINTS = (
     Endpoint(
-        method="GET", path="/v1/errors", handle=errors_of_queue, group=_GROUP, scopes=("view",),
+        method="GET", path="/v1/errors", handle=errors_of_queue, group=_GROUP, scopes=LOOK,
         summary="Group the failures of the queue", query=DeadQuery, gives=QueueErrors,
         refuses=(422,),
     ),
     Endpoint(
         method="GET", path=f"{_ONE}/errors", handle=errors_of_request, group=_GROUP,
-        scopes=("view",), summary="Group the failures of a request", query=DeadQuery,
+        scopes=LOOK, summary="Group the failures of a request", query=DeadQuery,
         gives=RequestErrors, refuses=(404, 422),
     ),
     Endpoint(
-        method="GET", path=f"{_ONE}/dead", handle=dead, group=_GROUP, scopes=("view",),
+        method="GET", path=f"{_ONE}/dead", handle=dead, group=_GROUP, scopes=LOOK,
         summary="Read the dead sub-requests", query=After, gives=DeadPage, refuses=(404, 422),
     ),
     Endpoint(

@@ -12,6 +12,7 @@ from fairlane.operations.flow_hand_over import request_of
 from fairlane.operations.flows import flow_page, place_of
 from fairlane.records import Progress  # noqa: TC001  msgspec reads it
 from fairlane.web.answers import Refusal, answer
+from fairlane.web.counts import LOOK
 from fairlane.web.route import Endpoint, Paging, document, query
 from fairlane.web.schemas import Cancel, shown
 from fairlane.web.trail import trail_of
@@ -144,11 +145,11 @@ def _flow(found: FlowProgress) -> FlowState:
 _ONE, _GROUP = "/v1/flows/{id}", "Flows"
 ENDPOINTS = (
     Endpoint(
-        method="GET", path="/v1/flows", handle=find, group=_GROUP, scopes=("view",),
+        method="GET", path="/v1/flows", handle=find, group=_GROUP, scopes=LOOK,
         summary="Find runs of flows", query=FlowFilters, gives=FlowList, refuses=(422,),
     ),
     Endpoint(
-        method="GET", path=_ONE, handle=show, group=_GROUP, scopes=("view",),
+        method="GET", path=_ONE, handle=show, group=_GROUP, scopes=LOOK,
         summary="Show a run", gives=FlowState, refuses=(404,),
     ),
     Endpoint(

@@ -10,6 +10,7 @@ from fairlane.operations.pause import check_period
 from fairlane.operations.queues import list_queues
 from fairlane.records import QueueBacklog, QueuePage, WorkerPage
 from fairlane.web.answers import answer
+from fairlane.web.counts import LOOK
 from fairlane.web.route import After, Endpoint, Limit, document, query
 from fairlane.web.trail import trail_of
 
@@ -114,7 +115,7 @@ async def workers(site: Site, call: Call) -> Response:
 _GROUP = "Queue"
 ENDPOINTS = (
     Endpoint(
-        method="GET", path="/v1/queue", handle=show, group=_GROUP, scopes=("view",),
+        method="GET", path="/v1/queue", handle=show, group=_GROUP, scopes=LOOK,
         summary="Show the queue", gives=QueueState,
     ),
     Endpoint(
@@ -126,11 +127,11 @@ ENDPOINTS = (
         summary="Resume the queue", gives=QueuePaused, changes=True,
     ),
     Endpoint(
-        method="GET", path="/v1/queues", handle=queues, group=_GROUP, scopes=("view",),
+        method="GET", path="/v1/queues", handle=queues, group=_GROUP, scopes=LOOK,
         summary="List all queues", query=After, gives=QueuePage, refuses=(422,),
     ),
     Endpoint(
-        method="GET", path="/v1/workers", handle=workers, group=_GROUP, scopes=("view",),
+        method="GET", path="/v1/workers", handle=workers, group=_GROUP, scopes=LOOK,
         summary="List the workers", query=Limit, gives=WorkerPage, refuses=(422,),
     ),
 )  # fmt: skip

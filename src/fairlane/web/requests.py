@@ -30,6 +30,7 @@ from fairlane.web.answers import (
     event_stream,
     refusal_of,
 )
+from fairlane.web.counts import LOOK
 from fairlane.web.route import (
     MOST,
     UPLOAD,
@@ -87,7 +88,8 @@ async def submit_for(site: Site, call: Call, bodies: Bodies, **options: Any) -> 
     given = options.pop("id", None)
     with sending(queue) as span:
         policy = policy_of(queue, trace=span.trace, by=caller.id, **options)
-        caller.check_keys(named_keys(policy.limits, policy.order_key))
+        rate_key = options.get("rate_key", "")
+        caller.check_keys(named_keys(policy.limits, policy.order_key, rate_key))
         name = keys.check_name("request id", id_for(policy, given))
         if is_of_tick(name) and "operate" not in caller.scopes:
             raise Refusal(403, f"id {name} is one of a schedule's ticks: choose another id")
@@ -102,7 +104,7 @@ async def submit_for(site: Site, call: Call, bodies: Bodies, **options: Any) -> 
                 if error.take_back is not None:
                     site.withdraw(error.take_back)
                 raise
-        span.sent(name, total)
+        span.note_sent(name, total)
     return name, total
 
 
@@ -153,7 +155,7 @@ async def _check_own(queue: str, names: Sequence[str]) -> None:
             )
 
 
-READ = ("submit", "view")
+READ = ("submit", *LOOK)
 
 
 async def submit_one(site: Site, call: Call) -> Response:
@@ -250,7 +252,7 @@ ENDPOINTS = (
         accepts=(NDJSON, UPLOAD), refuses=(404, 409),
     ),
     Endpoint(
-        method="GET", path="/v1/requests", handle=list_requests, group=_GROUP, scopes=("view",),
+        method="GET", path="/v1/requests", handle=list_requests, group=_GROUP, scopes=LOOK,
         summary="List requests", query=Filters, gives=RequestPage, refuses=(422,),
     ),
     Endpoint(
@@ -366,7 +368,7 @@ async def _why_of(watched: Watched, progress: Progress) -> tuple[WhyWaiting | No
 _ONE_WATCHED = "/v1/requests/{id}/live"
 WATCH_ENDPOINTS = (
     Endpoint(
-        method="GET", path=_ONE_WATCHED, handle=follow, group="Live", scopes=("view",),
+        method="GET", path=_ONE_WATCHED, handle=follow, group="Live", scopes=LOOK,
         summary="Watch a request", gives=RequestLive, streams=(EVENTS,), refuses=(404,),
     ),
 )  # fmt: skip

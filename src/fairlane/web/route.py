@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import json
 import re
+from collections import Counter
 from dataclasses import dataclass
 from functools import partial
 from types import UnionType
@@ -33,6 +35,7 @@ from fairlane.errors import InvalidArgument
 from fairlane.tracing import continued, text_of_headers
 from fairlane.web.access import admit, check_still
 from fairlane.web.answers import JSON, Refusal, as_problem, refusal_of, type_sentence
+from fairlane.web.counts import hiding, shows_data
 from fairlane.web.trail import GONE, REFUSED, recorded
 
 if TYPE_CHECKING:
@@ -66,7 +69,8 @@ _SHOWN_MOST = 60  # characters of what is refused
 class Endpoint:
     """One method of one path.
 
-    A caller needs one of `scopes`; () = none. `takes` is the type of its JSON content, `query` that
+    A caller needs one of `scopes`; () = none. If it has only counts of them, its answer has no data
+    (counts.py). `takes` is the type of its JSON content, `query` that
     of its parameters, `gives` that of the answer with `status`. `streams` are other media types of
     the answer, `accepts` other ones of the content. `refuses` are further statuses. `also` are
     other paths of it. If `is_page`, links of other sites may lead to it: it has no data. With
@@ -119,7 +123,8 @@ def _route(site: Site, path: str, methods: dict[str, Endpoint]) -> Route:
                 site, request, endpoint.scopes, is_page=endpoint.is_page, cost=endpoint.cost
             )
             request.state.caller = caller
-            with continued(_trace_of(request)):
+            hides = not shows_data(endpoint.scopes, caller.scopes)
+            with continued(_trace_of(request)), hiding(hides=hides):
                 if not endpoint.changes or endpoint.records_itself:
                     return await endpoint.handle(site, request)
                 async with recorded(site, request, action, endpoint.status):
@@ -278,9 +283,14 @@ async def document(
 
 
 def decoded(raw: bytes, kind: type[T]) -> T:
-    """Returns JSON as this type. Raises Refusal: 400 if it is no JSON, 422 for another type."""
+    """Returns JSON as this type.
+
+    Raises Refusal: 400 if it is no JSON, 422 for another type, or for a name that is twice in an
+    object, because readers differ in which value counts.
+    """
     try:
-        return msgspec.json.decode(raw, type=kind)
+        found = msgspec.json.decode(raw, type=kind)
+        json.loads(raw, object_pairs_hook=_check_pairs, parse_int=str, parse_float=str)
     except msgspec.ValidationError as error:
         raise Refusal(422, type_sentence(f"{error}")) from None
     except UnicodeDecodeError:
@@ -292,6 +302,14 @@ def decoded(raw: bytes, kind: type[T]) -> T:
     except RecursionError:
         detail = "the content is no JSON that is read here: it is nested too deeply"
         raise Refusal(400, detail) from None
+    return found
+
+
+def _check_pairs(pairs: list[tuple[str, Any]]) -> None:
+    if len(pairs) > 1 and len({name for name, _ in pairs}) < len(pairs):
+        counts = Counter(name for name, _ in pairs)
+        (name, _), *_ = counts.most_common(1)
+        raise Refusal(422, f"name {name[:_SHOWN_MOST]!r} is twice in an object: give it once")
 
 
 def _kinds(kind: Any) -> Iterator[Any]:

@@ -12,6 +12,7 @@ from fairlane.operations import schedules as change
 from fairlane.operations.schedules import check_schedule_name, define
 from fairlane.options import named_keys, read_limits
 from fairlane.web.answers import answer
+from fairlane.web.counts import LOOK
 from fairlane.web.route import MOST, Endpoint, caller_of, document
 from fairlane.web.schemas import Bodies, RecurringOptions, to_bytes
 from fairlane.web.trail import trail_of
@@ -83,7 +84,8 @@ async def add(site: Site, call: Call) -> Response:
     check_schedule_name(site.queue.name, given.name)
     chosen = given.given()
     limits = read_limits("limits", chosen.get("limits", {}))
-    caller_of(call).check_keys(named_keys(limits, chosen.get("order_key", "")))
+    others = (chosen.get(name, "") for name in ("order_key", "rate_key"))
+    caller_of(call).check_keys(named_keys(limits, *others))
     bodies = map(to_bytes, given.bodies)
     wanted = define(cron=given.cron, bodies=bodies, **own, **given.given())
     return answer(
@@ -118,7 +120,7 @@ def _row(found: Schedule) -> ScheduleRow:
 _ONE, _GROUP = "/v1/schedules/{name}", "Schedules"
 ENDPOINTS = (
     Endpoint(
-        method="GET", path="/v1/schedules", handle=list_schedules, group=_GROUP, scopes=("view",),
+        method="GET", path="/v1/schedules", handle=list_schedules, group=_GROUP, scopes=LOOK,
         summary="List the schedules", gives=ScheduleList,
     ),
     Endpoint(

@@ -8,6 +8,7 @@ import msgspec
 
 from fairlane.records import KilledCall, WorkerCalls
 from fairlane.web.answers import answer
+from fairlane.web.counts import LOOK
 from fairlane.web.route import Endpoint, caller_of, document, own_request
 from fairlane.web.trail import trail_of
 
@@ -70,7 +71,7 @@ _ONE = "/v1/requests/{id}"
 ENDPOINTS = (
     Endpoint(
         method="POST", path=f"{_ONE}/stacks", handle=of_request, group="Requests",
-        scopes=("view",), summary="Show what the calls of a request do now", gives=RequestStacks,
+        scopes=LOOK, summary="Show what the calls of a request do now", gives=RequestStacks,
         refuses=(404,), changes=True,
     ),
     Endpoint(
@@ -80,7 +81,7 @@ ENDPOINTS = (
     ),
     Endpoint(
         method="POST", path="/v1/workers/{worker}/stacks", handle=of_worker, group="Queue",
-        scopes=("view",), summary="Show what the calls of a worker do now", gives=WorkerCalls,
+        scopes=LOOK, summary="Show what the calls of a worker do now", gives=WorkerCalls,
         refuses=(404, 422), changes=True,
     ),
 )  # fmt: skip

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from fairlane.records import Demand, WhyWaiting
 from fairlane.web.answers import answer
+from fairlane.web.counts import LOOK
 from fairlane.web.route import Endpoint, own_request
 from fairlane.web.schemas import shown
 
@@ -36,11 +37,11 @@ def why_shown(found: WhyWaiting) -> WhyWaiting:
 
 ENDPOINTS = (
     Endpoint(
-        method="GET", path="/v1/requests/{id}/why", handle=why, group="Requests", scopes=("view",),
+        method="GET", path="/v1/requests/{id}/why", handle=why, group="Requests", scopes=LOOK,
         summary="Explain why a request waits", gives=WhyWaiting, refuses=(404,),
     ),
     Endpoint(
-        method="GET", path="/v1/demand", handle=demand, group="Queue", scopes=("view",),
+        method="GET", path="/v1/demand", handle=demand, group="Queue", scopes=LOOK,
         summary="Show how much work could start", gives=Demand,
     ),
 )  # fmt: skip

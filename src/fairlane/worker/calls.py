@@ -19,18 +19,20 @@ from typing import TYPE_CHECKING, Any
 
 from fairlane import settings, tracing
 from fairlane.common import clock
+from fairlane.common.awaited import note_awaited_by
 from fairlane.common.clock import retry_delay_ms
 from fairlane.common.context_variables import run_in
 from fairlane.common.text import shortened
 from fairlane.errors import FairlaneError, InvalidArgument, type_of
 from fairlane.model import Entry, Slice, Verdict, result_head
+from fairlane.operations.call_words import hide_values
 from fairlane.operations.flow_branches import Fan, Next
 from fairlane.worker import termination
-from fairlane.worker.board import smaller_limit
+from fairlane.worker.board import START_MOST, smaller_limit
 from fairlane.worker.error_texts import reason_of, text_of
 from fairlane.worker.errors import (
     GiveBack,
-    GivenBack,
+    GiveBackTimes,
     Reject,
     Retry,
     TimedOut,
@@ -57,7 +59,7 @@ if TYPE_CHECKING:
 # Collects the outcome of one run of the handler: results, and verdicts for all other entries.
 
 
-_given_back = GivenBack()
+_give_backs = GiveBackTimes()
 _FLUSH_NS = int(settings.FLUSH_MS * 1e6)
 # Code whose frames mean nothing to the handler's author: before the handler's frames, or above.
 
@@ -108,7 +110,10 @@ class OutcomeBuilder:
         hide: Callable[[bytes, str], str] | None = None,
         record: LeaseRecord | None = None,
     ) -> None:
-        self._taken, self._hide, self._record = taken, hide, record
+        self._taken, self._record = taken, record
+        self._hide = hide_of(taken, hide)
+        self._batch: Sequence[Entry] = ()  # those of a call that failed as a whole
+        self._shown = ("", "")  # a text of that failure, and the same without hidden values
         self._journal = journal
         self._position = position
         self._began = began
@@ -198,7 +203,7 @@ class OutcomeBuilder:
             self._settle(entry, "timeout", None, text_of(error), int(error.limit_s * 1e6))
         elif isinstance(error, GiveBack):
             key = (self._taken.request_id, entry[0])
-            if _given_back.is_over(key, error.longest_s, clock.mono_s()):
+            if _give_backs.note(key, error.longest_s, clock.mono_s()):
                 self._settle(entry, "dead", 0, error.at_last)
             else:
                 self._settle(entry, "release", error.after, error.reason)
@@ -229,8 +234,10 @@ class OutcomeBuilder:
             for entry in entries:
                 self._settle(entry, "release", 0, "")
             return
+        self._batch = entries
         for entry in entries:
             self.fail(entry, error)
+        self._batch = ()
 
     def _settle(
         self, entry: Entry, verdict: str, after_s: float | None, text: str, ran_us: int = 0
@@ -245,7 +252,7 @@ class OutcomeBuilder:
         status = b"g" if verdict == "release" else b"x"
         head = result_head(index, status, taken.attempt, waited, ran_us)
         if self._hide is not None:  # before anything is stored, sent or logged
-            text = self._hide(entry[1][1], text)
+            text = self._hidden(self._hide, entry, text)
         text = shortened(text, settings.MAX_ERROR)
         self._verdicts.append(Verdict(entry[0], verdict, delay, head, text))
         if self._journal is not None:
@@ -260,6 +267,14 @@ class OutcomeBuilder:
                 is_rejected=is_rejected,
             )  # fmt: skip
         self._position += 1
+
+    def _hidden(self, hide: Callable[[bytes, str], str], entry: Entry, text: str) -> str:
+        """Returns a text without the values that the body hides, and those of its batch."""
+        if not self._batch:
+            return hide(entry[1][1], text)
+        if self._shown[0] != text:  # most often one text for all of them
+            self._shown = text, hide_all(hide, self._batch, text)
+        return self._shown[1]
 
     def is_time(self, now: int) -> bool:
         """Returns True if the run must stop, or took long or grew big: it is settled now."""
@@ -280,6 +295,30 @@ class OutcomeBuilder:
             self._bytes,
             self._hold_ms,
         )
+
+
+def hide_of(
+    taken: Slice, of_task: Callable[[bytes, str], str] | None
+) -> Callable[[bytes, str], str] | None:
+    """Returns what takes hidden values out of a text, given the body; None if nothing is hidden.
+
+    `of_task` hides what the task that is served here names; a request may name other fields.
+    """
+    if not taken.redact:
+        return of_task
+
+    def hide(body: bytes, text: str) -> str:
+        text = hide_values(text, body, taken.redact)
+        return text if of_task is None else of_task(body, text)
+
+    return hide
+
+
+def hide_all(hide: Callable[[bytes, str], str], entries: Sequence[Entry], text: str) -> str:
+    """Returns a text without the values that the bodies of these entries hide."""
+    for entry in entries:
+        text = hide(entry[1][1], text)
+    return text
 
 
 # ------------------------------------------------------------------ results
@@ -404,8 +443,9 @@ class _Calls:
                 outcome = self._outcome(error, perf_counter() - began)
                 span.set_attribute("fairlane.outcome", outcome)
                 kind = outcome if outcome in {"cancelled", "timeout"} else ""
-                hide = self._shape.hide and partial(self._shape.hide, entries[0][1][1])
-                tracing.note_error(span, error, kind, hide)
+                hide = hide_of(self._taken, self._shape.hide)
+                of_bodies = hide and partial(hide_all, hide, entries)
+                tracing.note_error(span, error, kind, of_bodies)
                 raise
             is_late = self._is_late(perf_counter() - began)
             span.set_attribute("fairlane.outcome", "timeout" if is_late else "done")
@@ -480,6 +520,7 @@ class Runner:
     ) -> None:
         self.shape, self._queue = shape, queue
         self.record = record
+        self._start_most = START_MOST if shape.task_of is not None else 0  # bytes that are noted
         self._failures = failures
         self._task: asyncio.Task[Any] | None = None  # while it awaits an async handler
         self._called: Any = None  # the coroutine of that handler
@@ -586,6 +627,7 @@ class Runner:
 
     def run_slice(self, taken: Slice, position: int) -> Outcome:
         """Calls a sync handler for the slice from `position` on, until it is time to settle."""
+        note_awaited_by(self.record.note_awaited)
         now, limit_s = perf_counter_ns(), self._limit_s(taken)
         tally = OutcomeBuilder(
             *(taken, position, now, limit_s, self._failures, self._journal),
@@ -594,9 +636,10 @@ class Runner:
         if self.shape.is_batch:
             return self._run_batch(taken, taken.entries[position:], tally)
         call, wants_context = self._call(taken, position, limit_s), self.shape.wants_context
-        noted = self.record.call
+        noted, most = self.record.call, self._start_most
         for entry in taken.entries[position:] if position else taken.entries:
             noted.entry_id = entry[0]
+            noted.start = entry[1][1][:most]
             noted.began_ns = before = perf_counter_ns()
             try:
                 body = entry[1][1]
@@ -619,6 +662,7 @@ class Runner:
 
     async def run_slice_async(self, taken: Slice, position: int) -> Outcome:
         """Does the same for an async handler."""
+        note_awaited_by(self.record.note_awaited)
         now = perf_counter_ns()
         tally = OutcomeBuilder(
             taken, position, now, 0.0, self._failures, self._journal, self.shape.hide
@@ -627,9 +671,10 @@ class Runner:
             return await self._run_batch_async(taken, taken.entries[position:], tally)
         limit_s, task = self._limit_s(taken), asyncio.current_task()
         call, wants_context = self._call(taken, position, limit_s), self.shape.wants_context
-        noted = self.record.call
+        noted, most = self.record.call, self._start_most
         for entry in taken.entries[position:] if position else taken.entries:
             noted.entry_id = entry[0]
+            noted.start = entry[1][1][:most]
             noted.began_ns = before = perf_counter_ns()
             try:
                 body = entry[1][1]

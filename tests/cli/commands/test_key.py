@@ -44,6 +44,14 @@ def test_unset_says_which_limit_a_key_in_use_keeps(program: Program):
     assert json.loads(program("key", "set", "x", "unset", "--json").out)["limit"] is None
 
 
+def test_unset_of_a_name_that_only_an_order_has_names_no_limit(program: Program):
+    program("submit", program.file(b"a\n"), "--order-key", "k", "--id", "r1")
+    said = b"key k of queue req gets the limit of the first request that names it\n"
+    assert program("key", "set", "k", "unset").out == said
+    assert json.loads(program("key", "set", "k", "unset", "--json").out)["limit"] is None
+    program("cancel", "r1")
+
+
 @for_each(
     "words, said",
     [

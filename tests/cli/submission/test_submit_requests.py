@@ -111,6 +111,7 @@ def test_all_is_checked_before_anything_is_sent(
         (("--out", "results"), "--out needs --format lines"),
         (("--limit", "3"), "--limit has no meaning"),
         (("--id", "x" * 127), "is not valid"),
+        (("--order-key", "k"), "has the limit 3: with --order-key write 1"),
     ],
 )
 def test_what_has_no_meaning_is_refused(

@@ -334,9 +334,12 @@ class Player:
         name, started = worker
         wide, now = self.book.wide, self.book.now
         given = {"id": name, "host": "h", "pid": "1", "started": started, "ttl": TTL_MS}
-        names = (keys.workers(QUEUE), keys.worker(QUEUE, name), keys.conf(QUEUE))
+        names = (
+            *(keys.workers(QUEUE), keys.worker(QUEUE, name)),
+            *(keys.conf(QUEUE), keys.task_stats(QUEUE)),
+        )
         if wide.started.get(name) != started:
-            call = self._script("register_worker", names, late=LATE_MS, **given)
+            call = self._script("register_worker", names, late=LATE_MS, release="", **given)
             agree(self._send([call]), [wide.register(now, *worker, LATE_MS)], "a registration")
         every = (
             *(keys.workers(QUEUE), keys.worker(QUEUE, name), keys.active(QUEUE)),

@@ -80,6 +80,26 @@ def test_requests_of_a_key_count_only_as_far_as_it_has_room(queue: Queue, driver
     queue.set_key("x", None)
 
 
+@pytest.mark.parametrize("redis_server", backends.one(), indirect=True)
+def test_of_an_order_only_the_request_that_has_the_turn_counts(queue: Queue, driver: SyncDriver):
+    for n in range(5):
+        queue.submit_request([b"x"] * 3, id=f"r{n}", order_key="k", order_on_dead="stop")
+        queue.submit_request([b"x"], id=f"s{n}", order_key="k2", limits={"x": 1})
+    queue.submit_request([b"x"] * 3, id="t", order_key="k3", limits={"x": 1})
+    assert queue.demand().demand == 2
+    assert queue.snapshot().demand.demand == 2
+    (one,) = queue.take(1, visible_for=60)
+    assert (one.id, queue.demand().demand) == ("r0", 1)
+    one.done(b"")
+    assert queue.demand().demand == 2
+    for _ in range(2):
+        for taken in queue.take(10, visible_for=60):
+            taken.dead("no") if taken.id == "r0" else taken.done(b"")
+    assert (queue.request("r0").progress().ended, queue.demand().demand) == (True, 1)
+    queue.resume_key("k")
+    assert queue.demand().demand == 2
+
+
 @pytest.mark.rest
 def test_the_demand_of_very_many_requests_is_exact(
     queue: Queue, driver: SyncDriver, monkeypatch: pytest.MonkeyPatch

@@ -13,13 +13,16 @@ from fairlane.operations.estimate import (
     Capacity,
     InLane,
     Neighbours,
+    QueueFacts,
     RequestFacts,
     Rival,
     capacity_of,
     estimate,
 )
+from fairlane.operations.pause import QueuePause
+from fairlane.operations.why import causes_of
 from fairlane.protocol.request_hash import HeldPermit
-from fairlane.records import Cause, FailedAttempt, LanePlace, Progress, WorkerState
+from fairlane.records import Cause, FailedAttempt, KeyState, LanePlace, Progress, WorkerState
 from tests.support.run.for_each import for_each
 
 NOW = 1_000_000
@@ -146,6 +149,16 @@ def test_without_a_basis_there_is_no_estimate(
 ):
     found = estimate(facts(), causes, capacity, near(), {})
     assert (found.starts_ms, found.ends_ms, found.why_not) == (None, None, why_not)
+
+
+def test_a_request_that_waits_for_its_turn_has_no_estimate():
+    """The one that has the turn may be paused."""
+    order = KeyState("k", 1, False, None, 1, 0, 1, None, ("r0",), ("r1",), is_order=True)
+    waits = facts()._replace(key=order, key_place=2)
+    found = estimate(
+        waits, causes_of(waits, QueueFacts("req", QueuePause(0, NOW), 1)), FOUR, None, {}
+    )
+    assert found.why_not == "a request that waits for its turn has no time to start"
 
 
 def test_a_request_of_which_workers_give_back_what_they_take_has_no_estimate():

@@ -17,6 +17,7 @@ from fairlane.operations.tokens import follow_up, place_tokens
 from fairlane.operations.workers import promote
 from fairlane.protocol import keys
 from fairlane.protocol.steps import Batch
+from fairlane.settings import DEFAULT_LIMIT
 from tests.support.run.for_each import for_each
 from tests.support.scripts.requests import ask, once
 from tests.support.servers import backends
@@ -288,6 +289,75 @@ def test_bad_input_is_refused_before_anything_is_written(
     assert lane.client.dbsize() == 0
 
 
+def test_requests_of_an_order_have_the_limit_1_without_being_given_it(queue: Queue, lane: Lane):
+    many = queue.submit_many([["a"], [""]], order_key="k")
+    many += queue.submit_each([["c"]], order_key="k")
+    assert {request.progress().limit for request in many} == {1}
+    assert queue.submit_many([["d"]])[0].progress().limit == DEFAULT_LIMIT
+    with pytest.raises(InvalidArgument, match="limit 3 is not possible with order_key"):
+        queue.submit_many([["e"]], order_key="k", limit=3)
+    with pytest.raises(InvalidArgument, match="request 1 of the call: limit 2 is not possible"):
+        queue.submit_many([["e"], ["f"]], order_key="k", limit=[1, 2])
+
+
+def test_an_order_names_the_request_that_has_the_turn_and_why_it_waits(queue: Queue, lane: Lane):
+    def text() -> str:
+        (cause, *_) = [one for one in queue.request("r2").why().causes if one.kind == "key"]
+        return cause.text
+
+    first = queue.submit_request(["a"], id="r1", order_key="chat")
+    queue.submit_request(["b"], id="r2", order_key="chat")
+    begun = "waits for its turn of key chat: request r1 has it"
+    assert text() == f"{begun} and has not started; 1 request is ahead in all"
+    first.pause()
+    waits = "(paused: fairlane resume r1)"
+    assert text() == f"{begun} and has not started {waits}; 1 request is ahead in all"
+    first.resume()
+    (one,) = take(queue)
+    assert text() == f"{begun}; 1 request is ahead in all"
+    first.pause()
+    assert text() == f"{begun} {waits}; 1 request is ahead in all"
+    first.resume()
+    one.release(delay_s=60)
+    assert text().startswith(f"{begun} (the sub-request that waits is to be tried again at ")
+
+
+@for_each("ahead", ["delay", "open", "after", "limit"])
+def test_an_order_names_what_the_first_request_waits_for(queue: Queue, lane: Lane, ahead: str):
+    options: dict[str, Any] = {"id": f"{ahead}1", "order_key": ahead}
+    queue.submit_request(["a"], id=f"{ahead}0", limits={"api": 1})
+    match ahead:
+        case "open":
+            queue.open(**options)
+        case "limit":
+            queue.submit_request(["a"], limits={"api": 1}, **options)
+        case "after":
+            queue.submit_request(["a"], after=f"{ahead}0", **options)
+        case _:
+            queue.submit_request(["a"], delay=HOUR_S, **options)
+    queue.submit_request(["b"], id=f"{ahead}2", order_key=ahead)
+    (cause, *_) = [one for one in queue.request(f"{ahead}2").why().causes if one.kind == "key"]
+    begun = f"request {ahead}1 has it and has not started ("
+    said = {
+        "delay": "starts at ", "open": "open: its producer is still sending",
+        "after": "starts after other requests are done: after0", "limit": "waits for key api: ",
+    }  # fmt: skip
+    assert begun + said[ahead] in cause.text
+    assert cause.figures["first"] == f"{ahead}1"
+    for n in range(3):
+        queue.request(f"{ahead}{n}").cancel()
+
+
+def test_a_queue_that_had_an_order_gets_no_shards_because_a_request_may_be_repaired(
+    queue: Queue, lane: Lane
+):
+    queue.submit_request(["a"], id="r1", order_key="chat")
+    for _ in range(2):
+        with pytest.raises(InvalidArgument, match="limits by key or an order, or had some"):
+            queue.set_shards(2)
+        queue.request("r1").cancel()
+
+
 class Play:
     """Random changes of requests that share two order keys and two limits."""
 
@@ -395,6 +465,7 @@ def test_a_token_of_an_ended_request_holds_no_other_back(queue: Queue, lane: Lan
     queue.request("r0").cancel()
     late = f"r0#0.9%{gate.decode().partition('%')[2]}"
     lane.driver.run(once(Batch(place_tokens("req", [(b"5", late.encode())]))))
+    assert places(lane)[:2] == ["r1", "r2"]
     for name in ("r1", "r2"):
         one = take_one(queue)
         assert one.id == name
@@ -409,6 +480,21 @@ def test_a_request_that_lost_its_place_takes_it_again(queue: Queue, lane: Lane):
     lane.client.zrem(keys.limit_key("req", "!chat"), "r0")
     assert names(take(queue)) == ["r0"]
     assert places(lane)[0] == "r0"
+
+
+def test_a_request_that_lost_its_place_waits_for_the_one_that_runs(queue: Queue, lane: Lane):
+    for n in range(2):
+        queue.submit_request(["a"], id=f"r{n}", order_key="chat")
+    queue.request("r0").pause()
+    lane.client.zrem(keys.limit_key("req", "!chat"), "r0")
+    assert lane.run(check_all("req", ["!chat"])) == 0
+    running = take_one(queue)
+    assert running.id == "r1"
+    queue.request("r0").resume()
+    assert take(queue) == []
+    assert places(lane)[:2] == ["r1", "r0"]
+    running.done(b"")
+    assert names(take(queue)) == ["r0"]
 
 
 @for_each("on_dead", ["go_on", "stop"])
@@ -464,6 +550,19 @@ def test_a_stop_holds_back_only_those_behind_it(queue: Queue, lane: Lane, begun:
     assert queue.resume_key(key) == second
     assert run_all(queue) == [third]
     assert names_in_use_now(queue) == []
+
+
+def test_why_names_a_stop_only_to_those_behind_it(queue: Queue, lane: Lane):
+    for name in "ABCD":
+        queue.submit_request(["a"], id=name, order_key="chat", order_on_dead="stop")
+    expire(queue, lane, "C")
+    texts = [
+        next(one.text for one in queue.request(name).why().causes if one.kind == "key")
+        for name in "BD"
+    ]
+    assert "request A has it and has not started" in texts[0]
+    assert "which request C has stopped" in texts[1]
+    assert run_all(queue) == ["A", "B"]
 
 
 def test_a_stop_may_be_lifted_before_the_requests_ahead_of_it_have_ended(queue: Queue, lane: Lane):

@@ -9,7 +9,7 @@ import pytest
 
 from fairlane import settings
 from fairlane.errors import FairlaneError, RedisUnreachable
-from fairlane.operations import create, workers
+from fairlane.operations import tokens, workers
 from fairlane.operations.completion import read_completions
 from fairlane.protocol import keys
 from fairlane.protocol.steps import Batch
@@ -41,7 +41,8 @@ def test_an_expired_record_is_not_taken_for_a_deleted_one(lane: Lane, late_ms: i
     """It expired after a TTL without a heartbeat, and its worker registers again."""
     record, conf = keys.worker("req", "w:1"), keys.conf("req")
     same = {"id": "w:1", "started": 7, "ttl": settings.WORKER_TTL_MS}
-    lane.call("register_worker", (WORKERS, record, conf), host="b", pid=1, late=2000, **same)
+    home = (WORKERS, record, conf, keys.task_stats("req"))
+    lane.call("register_worker", home, host="b", pid=1, late=2000, release="", **same)
     lane.client.delete(record)
     lane.later(late_ms)
     names = (WORKERS, record, ACTIVE, DELAYED, conf, keys.taken("req", "w:1"))
@@ -297,7 +298,7 @@ def test_requests_that_do_not_answer_are_put_off_together():
     put_off = operation.throw(RedisUnreachable(""))
     assert name_of(put_off) == "reschedule_active"
     rows = list(put_off.args[-27:])
-    assert rows[:3] == ["r0", "0.5", create.seen_to_exist(100_000 + settings.AUDIT_MS)]
+    assert rows[:3] == ["r0", "0.5", tokens.seen_to_exist(100_000 + settings.AUDIT_MS)]
     with pytest.raises(StopIteration):
         operation.send(9)
     assert set(failed) == {f"r{i}" for i in range(9)}

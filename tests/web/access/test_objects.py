@@ -313,5 +313,5 @@ def test_only_operators_see_which_token_submitted_a_request(program: Program):
         serving.call("POST", "/v1/requests/r1/cancel", {}, **bearer["operate"])
         ended = serving.call("GET", "/v1/requests/r1", **bearer["operate"]).json["by"]
     key = made["submit"].split("_")[1]
-    assert shown == {"view": None, "submit": None, "operate": key, "admin": key}
+    assert shown == {"counts": None, "view": None, "submit": None, "operate": key, "admin": key}
     assert ended == key

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from tests.cli.program import Dead, settle
 from tests.support.wait import wait_until
 from tests.web.browser.browser import WAIT_S
 from tests.web.browser.test_dashboard import submit
@@ -52,6 +53,28 @@ def test_a_token_with_the_scope_view_sees_all_and_changes_nothing(
     guarded.click("[aria-label='Sign out']")
     sign_in(guarded, token)  # without a new page
     guarded.one("td a", "monday")
+
+
+def test_a_token_with_the_scope_counts_sees_every_page_without_data(
+    guarded: Browser, program: Program, redis_url: str
+):
+    def refuse(_: int, __: bytes) -> bytes:
+        raise Dead("ValueError: no hunter2")
+
+    token = program("token", "create", "night-watch", "--scope", "counts").id
+    program("submit", "--id", "monday", "-", stdin=b"hunter2\n")
+    settle(redis_url, refuse)
+    guarded.open("#/requests/monday")
+    sign_in(guarded, token)
+    guarded.one(".foot", "may see counts, and no data")
+    guarded.one(".failure-line", "ValueError")
+    guarded.open("#/dead?request=monday")
+    guarded.one("pre", "ValueError")
+    for page in ("overview", "requests", "workers", "priorities", "fairness", "keys", "dead"):
+        guarded.open(f"#/{page}")
+        guarded.one("h1")
+        assert guarded.all("#main .notice.bad") == [], page
+        assert "hunter2" not in guarded.one("body").text
 
 
 @pytest.mark.parametrize("scope", ["submit", "consume"])

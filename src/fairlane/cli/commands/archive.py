@@ -39,6 +39,9 @@ _DAY_MS = 86_400_000
 )  # fmt: skip
 @click.option("--results/--no-results", default=True, help="Of each request.  [default: results]")
 @click.option(
+    "--reveal", is_flag=True, help="Also write the fields that the requests hide (redact)."
+)
+@click.option(
     "--skip-lost", is_flag=True,
     help="Go on with what is left where endings left the log unread.",
 )  # fmt: skip
@@ -46,7 +49,8 @@ _DAY_MS = 86_400_000
 @redis_option
 def command(
     folder: str, queues: tuple[str, ...], follow: bool, every: str, keep: str | None,
-    batch: int | None, results: bool, skip_lost: bool, redis: str | None, as_json: bool,
+    batch: int | None, results: bool, reveal: bool, skip_lost: bool, redis: str | None,
+    as_json: bool,
 ) -> int:  # fmt: skip
     """Write what has ended since the last time to FOLDER, every ending exactly once.
 
@@ -78,7 +82,7 @@ def command(
                 note_unknown(Queue(opened.driver, check_name("queue", name)))
         done = archive.write(
             folder, queues, redis=opened.driver, follow=follow, every_s=every_s,
-            keep_days=keep_days, results=results, most=batch, skip_lost=skip_lost,
+            keep_days=keep_days, results=results, reveal=reveal, most=batch, skip_lost=skip_lost,
             on_round=_note_progress,
         )  # fmt: skip
     if as_json:

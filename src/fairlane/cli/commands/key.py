@@ -124,11 +124,12 @@ def resume(redis: str | None, queue: str, name: str, as_json: bool) -> int:
 
 
 def _limit_now(queue: Queue, name: str) -> int | None:
-    """Returns the limit of a key in use, else None."""
+    """Returns the limit of a key in use, else None. An order has none that can be set."""
     try:
-        return queue.key(name).limit
+        found = queue.key(name)
     except InvalidArgument:
         return None
+    return None if found.is_order else found.limit
 
 
 def _words(one: KeyState) -> str:

@@ -86,12 +86,21 @@ def rereadable(source: Source) -> Iterator[Source]:
         yield Source(source.name, cast("BinaryIO", copy), is_file=True)
 
 
-def request_lines(source: Source) -> Iterator[RequestLine]:
-    """Yields the requests of a file. Raises InvalidArgument, naming the line."""
+def request_lines(source: Source, *, is_ordered: bool = False) -> Iterator[RequestLine]:
+    """Yields the requests of a file. Raises InvalidArgument, naming the line.
+
+    If they have an order key (`is_ordered`), each has the limit 1.
+    """
     lines = itertools.chain.from_iterable(source.blocks(LONGEST_LINE))
     for number, line in enumerate(lines, 1):
         if line.strip() and not line.startswith(b"#"):
-            yield _parse(line, number, source.name)
+            found = _parse(line, number, source.name)
+            if is_ordered and found.limit != 1:
+                raise InvalidArgument(
+                    f"line {number} of {source.name} has the limit {found.limit:,}: with "
+                    "--order-key write 1, because its sub-requests start one after the other"
+                )
+            yield found
 
 
 def _parse(line: bytes, number: int, name: str) -> RequestLine:
@@ -119,7 +128,8 @@ def _parse(line: bytes, number: int, name: str) -> RequestLine:
 def submit_each(wish: SubmitOptions, source: Source, connect: Callable[[], Queue]) -> int:
     """Submits every line as a request, prints their ids and may wait; returns the exit code."""
     with rereadable(source) as file:
-        count = sum(1 for _ in request_lines(file))
+        is_ordered = bool(wish.shared_options.get("order_key"))
+        count = sum(1 for _ in request_lines(file, is_ordered=is_ordered))
         if not count:
             note(f"{source.name} has no requests: nothing was submitted")
             return 0

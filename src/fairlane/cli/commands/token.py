@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
 _HEAD = ("ID", "NAME", "SCOPES", "KEYS", "CREATED", "EXPIRES")
 _SCOPES = (
+    "counts",
     "view",
     "submit",
     "consume",
@@ -46,7 +47,7 @@ def _file_option(function: Callable[..., Any]) -> Callable[..., Any]:
               help="What its owner may do; may be given again. admin: everything.")  # fmt: skip
 @click.option("--expires", metavar="TIME", help="It is valid for so long.  [default: for ever]")
 @click.option("--key", "keys", metavar="NAME|BEGINNING*", multiple=True,
-              help="A key of limits that it may name and set, as acme-*; may be given again.  "
+              help="A key of limits, order or rate that it may name, as acme-*; may be repeated.  "
               "[default: all with the scope operate, else none]")  # fmt: skip
 @_file_option
 @json_option
@@ -60,8 +61,10 @@ def create(
 ) -> int:
     """Create the token NAME, and print it. It is not kept: only its hash is.
 
-    view: read everything. submit: submit requests, and read their state and results. consume: take
-    and settle sub-requests. operate: what view reads, and cancel, pause, change and requeue.
+    counts: read counts, states, names, times and kinds of errors, but no data: neither bodies nor
+    results, arguments or texts of errors. view: read everything. submit: submit requests, and
+    read their state and results. consume: take and settle sub-requests. operate: what view reads,
+    and cancel, pause, change and requeue.
     """
     expires_s = None if expires is None else time_ms("--expires", expires, "1s", "3660d") / 1000
     made, text = _tokens(file).create(name, scopes, expires_s, keys)

@@ -26,13 +26,13 @@ async function begin() {
     show(app, el("div", { class: "signin" }, el("p", { class: "notice bad", role: "alert" }, error.message), button("Try again", begin)));
     return null;
   }
-  if (!me.scopes.includes("view")) return refuse(me);
+  if (!me.scopes.includes("view") && !me.scopes.includes("counts")) return refuse(me);
   return frame(me);
 }
 
 /** Says what the token of the cookie lacks: every page would be refused. */
 function refuse(me) {
-  const words = `The token ${me.name} may only ${me.scopes.join(" and ")}: the dashboard needs a token with the scope view.`;
+  const words = `The token ${me.name} may only ${me.scopes.join(" and ")}: the dashboard needs a token with the scope view or counts.`;
   async function again() {
     await remove("dashboard/session").catch(() => null);
     begin();
@@ -106,8 +106,8 @@ function linkState(signal) {
 }
 
 function roleOf({ scopes }) {
-  const role = ["admin", "operate", "view"].find((scope) => scopes.includes(scope));
-  return { admin: "may do everything", operate: "may look and operate", view: "may only look" }[role] ?? "may not look";
+  const role = ["admin", "operate", "view", "counts"].find((scope) => scopes.includes(scope));
+  return { admin: "may do everything", operate: "may look and operate", view: "may only look", counts: "may see counts, and no data" }[role] ?? "may not look";
 }
 
 function skip(event, main) {
