@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from fairlane import settings
-from fairlane.common.fingerprint import fingerprint_of, read_failure
+from fairlane.common.fingerprint import FAILED_LAST, fingerprint_of, read_failure
 from fairlane.common.task_names import certain_tasks, count_task, read_tasks, task_of
 from fairlane.common.text import join_names, split_names
 from fairlane.errors import (
@@ -419,7 +419,6 @@ def _text(value: bytes) -> str:
 # a request also count what waits for a retry.
 
 
-FAILED_LAST = "attempts"  # the reason of a sub-request whose last attempt failed
 MOST_GROUPED = 100_000  # dead sub-requests of one request, or of a queue, that are grouped
 _MAX_EXAMPLES = 5  # requests of a group that are named
 
