@@ -16,9 +16,9 @@ from fairlane.errors import (
     not_found,
 )
 from fairlane.model import ENDED, OUTCOMES, RUNNING, DeadChoice, ending_words
-from fairlane.operations.create import seen_to_exist
 from fairlane.operations.dead_letters import ALL, count_chosen, drop_dead, requeue_dead
 from fairlane.operations.find import Labels, RequestFilter, filter_of, unfinished
+from fairlane.operations.intents import seen_to_exist
 from fairlane.operations.rates import NewRate, check_rate, no_rate, set_rates
 from fairlane.operations.request_state import completion, how_it_ended
 from fairlane.operations.tokens import (

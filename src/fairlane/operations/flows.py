@@ -21,7 +21,6 @@ from fairlane.errors import (
 )
 from fairlane.operations.chosen import MAX_CHOSEN, Choices, StepPlace
 from fairlane.operations.completion import state, wait
-from fairlane.operations.create import seen_to_exist
 from fairlane.operations.find import MOST_LISTED, check_page, filter_of, list_requests
 from fairlane.operations.hand_over import (
     ARRAY,
@@ -48,6 +47,7 @@ from fairlane.operations.hand_over import (
     request_of,
     run_of,
 )
+from fairlane.operations.intents import seen_to_exist
 from fairlane.operations.lives import logged_states
 from fairlane.operations.request_state import asks_of_progress, detail_of, progress_in
 from fairlane.operations.submit import Submission, open_request, submit

@@ -11,10 +11,10 @@ from fairlane.common.text import format_duration, join_names, of_queue, plural
 from fairlane.errors import FairlaneError, RedisUnreachable, TopicNotFound
 from fairlane.model import ENDED_STATES
 from fairlane.operations import lists, tokens
-from fairlane.operations.create import seen_to_exist
 from fairlane.operations.estimate import read_queue, read_request
 from fairlane.operations.finding import BAD, NOTE, OK, WARN, Finding
 from fairlane.operations.hand_over import Feed, hand_over
+from fairlane.operations.intents import seen_to_exist
 from fairlane.operations.lives import circle_text, find_circles, is_unended, waiting_lives
 from fairlane.operations.pause import read_pause
 from fairlane.operations.rates import read_queue_rate

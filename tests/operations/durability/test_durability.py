@@ -11,7 +11,7 @@ import pytest
 from fairlane import aio, settings
 from fairlane.drivers import calls, error_mapping
 from fairlane.errors import FairlaneError, NotDurable, RedisUnfit, RequestEnded, RequestLost
-from fairlane.operations import create, durability, lease, workers
+from fairlane.operations import durability, intents, lease, workers
 from fairlane.operations.audit import Audit
 from fairlane.operations.submit import submit
 from fairlane.options import Policy
@@ -290,7 +290,7 @@ def drained(queue: Queue, names: list[str]) -> bool:
 
     At the crash one slice was held, or its token had been popped and its lease was not replicated.
     """
-    score = create.seen_to_exist(1)
+    score = intents.seen_to_exist(1)
     for name in names:
         queue.driver.run(once(Command(b"ZADD", keys.active("req"), b"XX", score, name)))
     queue.driver.run(workers.look_after("req"))
