@@ -107,6 +107,7 @@ def _alone(name: str, given: argparse.Namespace) -> None:
         "dashboard": [],
         "cancel": [str(int(1_000_000 * given.scale)), str(given.runs)],
         "limits": [str(given.runs)],
+        "keys": [str(max(1_000, int(20_000 * given.scale)))],
         "ageing": [str(max(10, int(60 * given.scale)))],
         "rates": ["--seconds", str(max(10, int(600 * given.scale)))],
         "schedules": ["1000", str(max(20, int(60 * given.scale))), "10"],

@@ -35,13 +35,14 @@ ROOMS = {
         "options_table",
         "options",
         "model",
+        "call_records",
         "records",
     ),
     "protocol": ("operations", "drivers"),
     "services": (
-        *("embedded", "redis_url", "tracing", "holding", "aio", "request", "schedules", "taken"),
-        *("flows", "flow_svg", "queue", "shortcut", "worker", "tasks", "testing", "lists"),
-        *("topics", "live"),
+        *("embedded", "default_redis", "tracing", "holding", "aio", "request", "schedules"),
+        *("taken", "flows", "flow_svg", "queue", "shortcut", "worker", "tasks", "testing"),
+        *("lists", "topics", "live"),
     ),
     "edges": ("web", "arrow", "archive", "report", "cli", "cli.commands", "__main__", "spark"),
 }

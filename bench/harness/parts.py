@@ -8,11 +8,11 @@ BESIDE_PEERS = ("submit", "drain", "latency", "overtaking", "fairness", "footpri
 ASKED = ("settings",)  # a workload that runs only when --only names it
 # A script that writes a page of its own.
 ALONE = ("throughput", "tasks", "executor", "flows", "urgent", "memory", "recovery", "primaries",
-         "tenants", "fanout", "cancel", "limits", "ageing", "rates", "schedules", "http_api",
-         "dashboard")  # fmt: skip
+         "tenants", "fanout", "cancel", "limits", "keys", "ageing", "rates", "schedules",
+         "http_api", "dashboard")  # fmt: skip
 
 _FOLDERS = {
-    "fairness": ("ageing", "fairness", "limits", "rates", "tenants"),
+    "fairness": ("ageing", "fairness", "keys", "limits", "rates", "tenants"),
     "faults": ("cancel", "primaries", "recovery", "schedules"),
     "harness": ("settings",),
     "memory": ("footprint", "memory"),

@@ -48,8 +48,8 @@ if TYPE_CHECKING:
     )
     from fairlane.flows import FlowRun
     from fairlane.operations.change import Change
-    from fairlane.operations.chosen import Fan, Next
     from fairlane.operations.content_id import content_id
+    from fairlane.operations.flow_branches import Fan, Next
     from fairlane.operations.flows import Branch, Child, Flow
     from fairlane.operations.observe import Snapshot
     from fairlane.operations.schedules import Schedule
@@ -80,12 +80,12 @@ _HOMES = {
     "DeadNotFound": ".errors",
     "Executor": ".tasks.executor",
     "FairlaneError": ".errors",
-    "Fan": ".operations.chosen",
+    "Fan": ".operations.flow_branches",
     "Flow": ".operations.flows",
     "FlowRun": ".flows",
     "HandlerNotFound": ".errors",
     "InvalidArgument": ".errors",
-    "Next": ".operations.chosen",
+    "Next": ".operations.flow_branches",
     "NotDurable": ".errors",
     "Progress": ".records",
     "Queue": ".queue",
@@ -201,7 +201,7 @@ __all__ = [
 
 def __getattr__(name: str) -> Any:
     if name == "__version__":
-        return import_module(".settings", __name__).release()
+        return import_module(".settings", __name__).version()
     if name not in _HOMES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     return getattr(import_module(_HOMES[name], __name__), name)

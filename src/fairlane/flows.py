@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from fairlane.aio.flows import AsyncSharedState
 from fairlane.common import clock
 from fairlane.errors import InvalidArgument
-from fairlane.operations import flows, shared
+from fairlane.operations import flow_shared, flows
 from fairlane.protocol import keys
 from fairlane.request import Request
 
@@ -27,7 +27,7 @@ __all__ = [
 ]
 
 
-class SharedState(shared.Items):
+class SharedState(flow_shared.Items):
     """Values by name that all steps of a run share: `shared["user"] = {"id": 5}`.
 
     Values are what JSON has, but None: bool, int, float, str, list, dict; at most 1,000, and
@@ -42,28 +42,28 @@ class SharedState(shared.Items):
 
     def get(self, name: str, default: Any = None) -> Any:
         """Returns a value, or the default if there is none."""
-        found = self._driver.run(shared.read_value(self._run, name))
+        found = self._driver.run(flow_shared.read_value(self._run, name))
         return default if found is None else found
 
     def set(self, name: str, value: Any) -> None:
         """Sets a value."""
-        self._driver.run(shared.set_value(self._run, name, value))
+        self._driver.run(flow_shared.set_value(self._run, name, value))
 
     def incr(self, name: str, by: int = 1) -> int:
         """Adds to a whole number, which is 0 at first; returns the sum."""
-        return self._driver.run(shared.add_to_value(self._run, name, by))
+        return self._driver.run(flow_shared.add_to_value(self._run, name, by))
 
     def swap(self, name: str, expected: Any, value: Any) -> bool:
         """Sets a value if it is the expected one, None = there is none; returns whether it was."""
-        return self._driver.run(shared.swap_value(self._run, name, expected, value))
+        return self._driver.run(flow_shared.swap_value(self._run, name, expected, value))
 
     def delete(self, name: str) -> None:
         """Removes a value, if it is there."""
-        self._driver.run(shared.drop_value(self._run, name))
+        self._driver.run(flow_shared.drop_value(self._run, name))
 
     def all(self) -> dict[str, Any]:
         """Returns all values by their names."""
-        return self._driver.run(shared.read_shared(self._run))
+        return self._driver.run(flow_shared.read_shared(self._run))
 
     def __repr__(self) -> str:
         return f"<SharedState of flow {self._run}>"

@@ -13,13 +13,13 @@ from fairlane.common import clock
 from fairlane.common.histogram import Distribution
 from fairlane.common.text import exact
 from fairlane.errors import FairlaneError, RedisUnreachable
-from fairlane.operations.lease import all_of
+from fairlane.operations.stats import all_of
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Awaitable, Callable
 
-    from fairlane.operations.lease import Measured
     from fairlane.operations.observe import Snapshot
+    from fairlane.operations.stats import Measured
     from fairlane.records import Demand
 
 

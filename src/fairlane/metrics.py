@@ -114,6 +114,9 @@ TASK_FAILED = _queue("task_failed_total", "Calls that failed.", "task", kind="co
 TASK_SECONDS = _queue(
     "task_ran_seconds_total", "Duration of the calls with a result.", "task", kind="counter"
 )
+LONG_CALLS = _queue(
+    "long_calls", "Calls that run for ten times as long as their task's usually do.", "task"
+)
 MEMORY = Metric("fairlane_redis_memory_bytes", "gauge", "Memory that a primary uses.", ("node",))
 MEMORY_LIMIT = Metric(
     "fairlane_redis_memory_limit_bytes", "gauge", "maxmemory of a primary; 0 = none.", ("node",)
@@ -121,7 +124,7 @@ MEMORY_LIMIT = Metric(
 QUEUE = (
     *(DEMAND, WANTED, UP, EXACT, PAUSED, UNFINISHED, DELAYED, REQUESTS, WAITING, GROWTH),
     *(RUNNING, READY, DEAD, OLDEST, WORKERS, UNITS, WAITED, RAN, FAILED, TIMEOUTS),
-    *(TASK_DONE, TASK_FAILED, TASK_SECONDS, MEMORY, MEMORY_LIMIT),
+    *(TASK_DONE, TASK_FAILED, TASK_SECONDS, LONG_CALLS, MEMORY, MEMORY_LIMIT),
 )
 ALL = (*WORKER.values(), *QUEUE)
 # A program with streams of Spark has these, see fairlane.spark.StreamMetrics.

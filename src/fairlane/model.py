@@ -103,7 +103,7 @@ _RESULT_HEAD = b"%b:%b:%d:%d:%d"
 def result_head(index: bytes, status: bytes, attempt: int, waited_ms: int, ran_us: int) -> bytes:
     """Returns the header of a result in `out:{id}`; d = done, n = done with None, x = dead.
 
-    b = done, and it names the next step; f = done, and it chooses children: operations/chosen.py.
+    b = done, and it names the next step; f = done, and it chooses children (flow_branches.py).
     g = given back; that stands only in the note of why the entry waits, see Progress.given_back.
     """
     return _RESULT_HEAD % (index, status, attempt, waited_ms, ran_us)
@@ -184,6 +184,7 @@ class DeadFilters(TypedDict, total=False):
     `fingerprint` and `task` are one or several. `error` is a part of the text of the error, in
     letters of any case. They died at `since` or later and before `until`: each is a datetime with a
     zone, ISO 8601 text with one, or how long ago, as "10m" or a timedelta, by this machine's clock.
+    `since` "release" is when the first worker of the newest release of your code began.
     """
 
     fingerprint: str | Iterable[str] | None
@@ -233,6 +234,7 @@ class DeadChoice:
     error: str = ""
     since_ms: int = 0
     until_ms: int = 0
+    since_release: bool = False
 
     @classmethod
     def of(cls, **wanted: Unpack[ChosenFilters]) -> DeadChoice:
@@ -253,7 +255,7 @@ class DeadChoice:
         return found
 
     def accepts(self, one: DeadRow) -> bool:
-        """Returns True if a dead sub-request is chosen."""
+        """Returns True if a dead sub-request is chosen, whatever the newest release is."""
         return (
             (self.indexes is None or one.index in self.indexes)
             and one.died_ms >= self.since_ms
@@ -297,13 +299,16 @@ def past_ms(name: str, given: object) -> int:
     return moment_ms(name, given)  # type: ignore[arg-type]  # it checks the type
 
 
+RELEASE = "release"  # instead of a moment: when the newest release began
 _LONGEST_ERROR = 500
 _READ: dict[str, Callable[[Any], dict[str, Any]]] = {
     "fingerprint": lambda one: {"fingerprints": frozenset(map(_check_fingerprint, _several(one)))},
     "indexes": lambda one: {"indexes": _read_indexes(one)},
     "task": lambda one: {"tasks": frozenset(map(check_task, _several(one)))},
     "error": lambda one: {"error": _read_error(one)},
-    "since": lambda one: {"since_ms": past_ms("since", one)},
+    "since": lambda one: (
+        {"since_release": True} if one == RELEASE else {"since_ms": past_ms("since", one)}
+    ),
     "until": lambda one: {"until_ms": past_ms("until", one)},
 }
 

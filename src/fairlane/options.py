@@ -404,7 +404,7 @@ class Policy(PolicyFields):
     """The options of a request as Redis stores them, see RequestOptions; durations are in ms.
 
     `start_ms` is `run_at`, in ms since 1970. A repeated call has the same
-    `nonce`. `flow` and `feed` are those of a step of a flow, as operations/hand_over.py writes
+    `nonce`. `flow` and `feed` are those of a step of a flow, as operations/flow_hand_over.py writes
     them. `by` is the caller for whom the server of the HTTP API submits, and `trace` the context of
     the producer's span. Two submissions that differ only in `key`, `by`, `trace`, `task` or
     `redact` are equal. `derived` is for operations/create.py, which keeps there what follows from

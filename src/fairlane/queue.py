@@ -13,28 +13,29 @@ from fairlane.common.chunking import (
     chunks_of_groups,
     one_chunk,
 )
+from fairlane.default_redis import resolve_url
 from fairlane.drivers.sync import SyncDriver
 from fairlane.errors import InvalidArgument
 from fairlane.operations import admission
 from fairlane.operations.submit import Many, checked_requests, submit
 from fairlane.options import id_for, policy_of
 from fairlane.protocol import keys
-from fairlane.redis_url import resolve_url
 from fairlane.request import OpenRequest, Request
 from fairlane.tracing import receiving, sending
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
 
+    from fairlane.call_records import TaskPage
     from fairlane.flows import FlowRun, Flows
     from fairlane.model import DeadFilters, RequestChoice, RequestFilters
     from fairlane.operations.admission import Bounds
     from fairlane.operations.change import Change, Selection
     from fairlane.operations.flows import Flow
-    from fairlane.operations.lease import Measured
     from fairlane.operations.observe import Snapshot
     from fairlane.operations.pause import QueuePause
     from fairlane.operations.shards import ShardLayout
+    from fairlane.operations.stats import Measured
     from fairlane.operations.take import Taker
     from fairlane.option_types import Duration, RequestOptions, SharedOptions
     from fairlane.records import (
@@ -131,7 +132,7 @@ class Queue:
             request = Request(self, id_for(policy, id))
             submitted = submit(request.id, policy, max_wait, only=only)
             request.total = self.driver.run(submitted, source)
-            span.sent(request.id, request.total)
+            span.note_sent(request.id, request.total)
         return request
 
     def submit_many(
@@ -214,7 +215,7 @@ class Queue:
         with sending(self.name) as span:
             policy = policy_of(self.name, trace=span.trace, **options)
             begun = self.driver.run(open_request(id_for(policy, id), policy, [], max_wait))
-            span.sent(begun.new.id, None)
+            span.note_sent(begun.new.id, None)
         return OpenRequest(self, begun)
 
     def request(self, id: str) -> Request:  # noqa: A002  the word of the API
@@ -254,7 +255,7 @@ class Queue:
 
         with receiving(self.name) as span:
             taken = self.driver.run(take(self._taker, count, visible_for, wait_s))
-            span.received(taken)
+            span.note_received(taken)
         return [Taken(self.driver, *Taken.parts_of(delivery)) for delivery in taken]
 
     @cached_property
@@ -295,7 +296,7 @@ class Queue:
         with sending(self.name) as span:
             steps = checked_flow(flow).plan(self.name, run, properties or {}, span.trace)
             submitted = submit_flow(steps, max_wait)
-            span.sent(run, self.driver.run(submitted, chunks(bodies)))
+            span.note_sent(run, self.driver.run(submitted, chunks(bodies)))
         return FlowRun(self, run)
 
     @property
@@ -422,9 +423,20 @@ class Queue:
 
     def stats(self) -> dict[int, Measured]:
         """Returns priority -> what the workers measured: waited (ms) and ran (microseconds)."""
-        from fairlane.operations.lease import read_stats
+        from fairlane.operations.stats import read_stats
 
         return self.driver.run(read_stats(self.name))
+
+    def tasks(self, *, by_release: bool = False) -> TaskPage:
+        """Returns the tasks of the queue, up to 200, those first that need a person.
+
+        `by_release`: what was measured of each task by release of the users' code.
+        """
+        from fairlane.operations.observe import snapshot
+        from fairlane.operations.task_states import task_page
+
+        found = self.driver.run(snapshot(self.name))
+        return self.driver.run(task_page(found, by_release=by_release))
 
     def set_max_waiting(self, most: int) -> Bounds:
         """Bounds how many sub-requests may wait in this queue (0 = any number); counts them now.
@@ -442,9 +454,9 @@ class Queue:
         """
         from fairlane.operations import shards
 
-        self.driver.servers.moved()  # the topology of a cluster is read again
+        self.driver.servers.forget_slots()  # the topology of a cluster is read again
         self.driver.run(shards.read_shards(self.name))
-        wanted = shards.choose(self.name, count, self.driver.servers.homes)
+        wanted = shards.choose(self.name, count, self.driver.servers.node_lookup)
         return self.driver.run(shards.set_shards(self.name, wanted))
 
     def pause(self, *, for_s: float | None = None) -> QueuePause:

@@ -12,6 +12,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from fairlane.call_records import CodeRelease, LongCall, SlowCall  # noqa: TC001  msgspec reads it
 from fairlane.common.task_names import Tasks, task_of, tasks_words
 from fairlane.common.text import figure, format_duration
 from fairlane.model import ENDED_STATES, ending_words, outcome_of
@@ -121,8 +122,9 @@ class Progress(RequestCounts):
     `is_rate_limited`: a rate set `opens_ms`, not a delay or a handler.
 
     `repairs` are its last five openings after an end, newest first. `by` is the token of the HTTP
-    API that submitted it; a caller without the scope operate does not see it. `holders` and the two
-    fields of retries are read only for `fairlane status`; elsewhere they are None.
+    API that submitted it; a caller without the scope operate does not see it. `holders`, the two
+    fields of retries and `long_calls`, which run unusually long, are read only for `fairlane
+    status`; elsewhere they are None.
     """
 
     limit: int
@@ -149,6 +151,7 @@ class Progress(RequestCounts):
     holders: tuple[Holder, ...] | None = None
     retries_waiting: int | None = None
     next_retry_ms: int | None = None
+    long_calls: tuple[LongCall, ...] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -295,6 +298,7 @@ class DeadGroup:
 
     `indexes` are the first few of them. `first_ms` and `last_ms` are when the first and last died.
     `tasks` is task -> how many of them call it, and `call` the short form of the first one.
+    `is_new`: none that is kept failed so before the newest release of the users' code.
     """
 
     fingerprint: str
@@ -307,6 +311,7 @@ class DeadGroup:
     indexes: list[int] = field(default_factory=list)
     tasks: dict[str, int] = field(default_factory=dict)
     call: str | None = None
+    is_new: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -331,7 +336,10 @@ class WorkerState:
     Redis of the queue, `started_ms` by the worker's clock. `leases` is how many leases it held at
     its last beat, `calls` those that reported progress. It makes `units` calls concurrently, and
     finishes `per_s` sub-requests in a second while it works; None if that is not measured yet.
-    `release` is its version of Fairlane. If its record has expired, all that it says is None.
+    `version` is its version of Fairlane, `release` that of the users' code, None if it names none.
+    `slow` are calls that run for 10 s or longer: of each task the longest ones, up to 20.
+    `awaits` are the requests for which its handlers wait, if all units do so; up to 5. If its
+    record has expired, all that it says is None.
     """
 
     id: str
@@ -345,7 +353,10 @@ class WorkerState:
     calls: tuple[CallProgress, ...]
     units: int | None = None
     per_s: float | None = None
+    version: str | None = None
     release: str | None = None
+    slow: tuple[SlowCall, ...] = ()
+    awaits: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -508,7 +519,7 @@ class QueueStatus:
     those without a late beat; `beats` is the age of each last beat in ms, until the record expires.
     `ended` is the length of the completion log. `admitted` sub-requests count for the bound
     `max_waiting`; None without a bound. `paused_until_ms` None: the queue is not paused, or until
-    it is resumed.
+    it is resumed. `long_calls` run unusually long, the longest first.
     """
 
     queue: str
@@ -528,6 +539,7 @@ class QueueStatus:
     is_paused: bool
     paused_until_ms: int | None
     rate: str | None
+    long_calls: tuple[LongCall, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -611,6 +623,7 @@ class FailureGroup:
     examples: list[DeadExample] = field(default_factory=list)
     tasks: dict[str, int] = field(default_factory=dict)
     call: str | None = None
+    is_new: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -631,12 +644,33 @@ class DeadRequest:
     tasks: Tasks = field(default_factory=dict)
 
 
+@dataclass(slots=True)
+class RetryGroup:
+    """Unfinished requests whose last failed attempts are equal, as those of FailureGroup are.
+
+    `count` of their sub-requests wait for another attempt, `done` are done. `examples` are a few of
+    the ids; the last attempt failed at `last_ms`.
+    """
+
+    fingerprint: str
+    headline: str
+    where: str | None
+    last_ms: int
+    count: int = 0
+    done: int = 0
+    requests: int = 0
+    examples: list[str] = field(default_factory=list)
+    tasks: dict[str, int | None] = field(default_factory=dict)
+
+
 @dataclass(frozen=True, slots=True)
 class QueueErrors:
     """The failures of a queue, those that are most first.
 
     `requests` are those that have dead sub-requests, at most 1,000; `more_requests` are left out.
-    `more` dead sub-requests, and those of `unread` requests, were not read.
+    `more` dead sub-requests, and those of `unread` requests, were not read. `release` is the newest
+    one of the users' code, None if workers name none. `retries` are failures after which
+    sub-requests wait for another attempt: of each request the last one.
     """
 
     groups: list[FailureGroup]
@@ -644,6 +678,8 @@ class QueueErrors:
     more_requests: int
     more: int
     unread: int
+    release: CodeRelease | None = None
+    retries: list[RetryGroup] = field(default_factory=list)
 
 
 @dataclass(frozen=True, slots=True)
@@ -652,8 +688,9 @@ class Cause:
 
     `kind` is paused, cancelling, expiring, after, delay, handler (one asked for a pause), rate,
     limit, held, task, retry, open, late (workers), queue (paused), queue_rate, workers (none),
-    lanes (tokens are ahead) or token. `until_ms` is when it ends, by the request's Redis; None =
-    that is not known. `figures` are the numbers and names of the sentence.
+    lanes (tokens are ahead), token, long_call (a call runs unusually long) or starved (all units
+    wait for such calls). `until_ms` is when it ends, by the request's Redis; None = that is not
+    known. `figures` are the numbers and names of the sentence.
     """
 
     kind: str

@@ -8,6 +8,7 @@ from contextlib import closing, suppress
 from typing import TYPE_CHECKING, Self, Unpack
 
 from fairlane.common import clock
+from fairlane.common.awaited import awaiting
 from fairlane.common.chunking import Body, chunks
 from fairlane.errors import FairlaneError, InvalidArgument
 from fairlane.model import DeadChoice
@@ -69,7 +70,8 @@ class Request:
         """
         from fairlane.operations import completion
 
-        return self.queue.driver.run(completion.wait(self.id, clock.mono_s, timeout))
+        with awaiting(self.id):
+            return self.queue.driver.run(completion.wait(self.id, clock.mono_s, timeout))
 
     def results(
         self,
@@ -102,7 +104,8 @@ class Request:
                     with closing(item):  # if the caller's function raises, `item` never runs
                         if before_read is not None:
                             before_read()
-                        found = self.queue.driver.run(item)
+                        with awaiting(self.id):
+                            found = self.queue.driver.run(item)
                     item = items.send(found)
         except StopIteration:
             return

@@ -110,6 +110,14 @@ TOKEN_GRACE_MS = 5_000
 KEY_LOOK_MS = 5_000  # in a cluster: how often a key asks a request whether it has the lease
 DEATH_GRACE_MS = 1_000
 
+# ------------------------------------------------------------------ calls that run unusually long
+
+SLOW_CALL_S = 10.0  # a worker names calls that run for longer; none below it is unusual
+UNUSUAL_FACTOR = 10  # a call is unusual that runs for so many times the p99 of its task
+UNUSUAL_SAMPLES = 100  # calls of a task, or else of its queue, that make a p99
+UNUSUAL_S = 600.0  # ... without so many calls, one that runs for longer is unusual
+PROGRESS_S = 60.0  # a call that reports its progress this often is not unusual
+
 # ------------------------------------------------------------------ maintenance
 
 AUDIT_MS = 5_000  # the shortest time between two checks of an unfinished request
@@ -163,8 +171,10 @@ MOST_SUBSCRIBERS = 1_000  # of one topic
 # ------------------------------------------------------------------ the environment
 
 REDIS_VARIABLE = "FAIRLANE_REDIS"
+RELEASE_VARIABLE = "FAIRLANE_RELEASE"
 
 _UNITS = {"ms": 1, "s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
+_RELEASE = re.compile(r"[A-Za-z0-9._+@/-]{1,64}")
 _DURATION = re.compile(r"(\d{1,12}(?:\.\d{1,9})?)(ms|s|m|h|d)?")
 
 
@@ -199,7 +209,22 @@ def redis_url(given: str | None = None) -> str | None:
     return given or os.environ.get(REDIS_VARIABLE) or None
 
 
-def release() -> str:
+def release(given: str | None = None) -> str:
+    """Returns the release of the users' code: of the caller or of FAIRLANE_RELEASE, else "".
+
+    Raises InvalidArgument.
+    """
+    found = os.environ.get(RELEASE_VARIABLE, "") if given is None else given
+    if found and not (isinstance(found, str) and _RELEASE.fullmatch(found)):
+        where = f" of {RELEASE_VARIABLE}" if given is None else ""
+        raise InvalidArgument(
+            f"release {found!r:.80}{where} is not valid: up to 64 letters, digits and characters "
+            "of . _ + @ / - are expected"
+        )
+    return found
+
+
+def version() -> str:
     """Returns the installed version, or `0+unknown` if the package runs from its sources."""
     from importlib.metadata import PackageNotFoundError, version
 

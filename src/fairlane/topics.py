@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Self
 from fairlane import settings
 from fairlane.aio.topics import AsyncTopic
 from fairlane.common.chunking import Body, chunks
+from fairlane.default_redis import resolve_url
 from fairlane.drivers.sync import SyncDriver
 from fairlane.operations import topics
 from fairlane.operations.topics import Subscriber, TopicMessage, TopicState, check_driver
 from fairlane.protocol import keys
-from fairlane.redis_url import resolve_url
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator

@@ -1,7 +1,7 @@
 """OpenTelemetry: spans around submissions, calls of handlers, and what programs take.
 
-OpenTelemetry is never imported first here. If no other code has imported it, no provider is
-configured, so there is nothing to do. redis-py imports it where it is installed.
+OpenTelemetry is imported here only if other code has imported it, because otherwise no provider is
+configured. redis-py may have imported it, so the provider is looked at, too.
 """
 
 from __future__ import annotations
@@ -30,15 +30,12 @@ if TYPE_CHECKING:
 
 # ------------------------------------------------------------------ tracer
 # Finds the program's tracer, and writes the context of a span as text.
-#
-# OpenTelemetry is never imported first here. If no other code has imported it, no provider is
-# configured, so there is nothing to do. redis-py imports it where it is installed.
 
 
 SYSTEM = "fairlane"
 _MOST_STATE = 512  # characters of a tracestate that are kept; a longer one is left out
 _PARENT = re.compile(r"([0-9a-f]{2})-([0-9a-f]{32})-([0-9a-f]{16})-([0-9a-f]{2})(-.*)?")
-_IS_NAMED = "OTEL_PYTHON_TRACER_PROVIDER" in os.environ  # then the first look configures it
+_PROVIDER_IN_ENV = "OTEL_PYTHON_TRACER_PROVIDER" in os.environ  # then the first look configures it
 _FLUSH_S = 5.0  # the end of a process waits so long for an exporter
 
 
@@ -47,7 +44,7 @@ def find_tracer() -> Tracer | None:
     api = sys.modules.get("opentelemetry.trace")
     # The attribute is read first, because this is called for each slice of work: the public
     # function takes 20 times as long.
-    if api is None or (not _IS_NAMED and getattr(api, "_TRACER_PROVIDER", api) is None):
+    if api is None or (not _PROVIDER_IN_ENV and getattr(api, "_TRACER_PROVIDER", api) is None):
         return None
     find = getattr(api, "get_tracer_provider", None)
     if find is None:  # another thread is importing it now
@@ -58,7 +55,7 @@ def find_tracer() -> Tracer | None:
 
 @cache
 def _tracer_of(provider: Any) -> Tracer:
-    tracer: Tracer = provider.get_tracer(SYSTEM, settings.release())
+    tracer: Tracer = provider.get_tracer(SYSTEM, settings.version())
     return tracer
 
 
@@ -70,8 +67,13 @@ def text_of(span: Span) -> str:
     carrier: dict[str, str] = {}
     TraceContextTextMapPropagator().inject(carrier, set_span_in_context(span))
     parent, state = carrier.get("traceparent", ""), carrier.get("tracestate", "")
-    is_short = state.isascii() and " " not in state and len(state) <= _MOST_STATE
-    return f"{parent} {state}" if state and is_short else parent
+    return f"{parent} {state}" if _may_be_kept(state) else parent
+
+
+def _may_be_kept(state: str) -> bool:
+    """Returns True for a tracestate that is kept beside its traceparent: one short word."""
+    is_word = state.isascii() and state.isprintable() and " " not in state
+    return bool(state) and is_word and len(state) <= _MOST_STATE
 
 
 def context_of(text: str) -> Context | None:
@@ -97,9 +99,8 @@ def text_of_headers(parent: str, state: str) -> str:
     if not (match[2].strip("0") and match[3].strip("0")):
         return ""
     kept = ",".join(filter(None, (one.strip() for one in state.split(","))))
-    is_fit = kept.isascii() and kept.isprintable() and " " not in kept and len(kept) <= _MOST_STATE
     text = f"00-{match[2]}-{match[3]}-{match[4]}"
-    return f"{text} {kept}" if kept and is_fit else text
+    return f"{text} {kept}" if _may_be_kept(kept) else text
 
 
 def attributes(queue: str, name: str, kind: str) -> dict[str, Any]:
@@ -122,7 +123,7 @@ def note_error(
 ) -> None:
     """Notes an error on a span; `kind` replaces the name of the error's class.
 
-    `hide` takes the values that no view may show out of its message and its stack.
+    `hide` removes from the error's message and stack the values that no view may show.
     """
     from opentelemetry.trace import Status, StatusCode
 
@@ -157,18 +158,18 @@ def flush() -> None:
 
 
 class ClientSpan:
-    """The span of one call of the API; it begins here and ends with the block.
+    """A call of the API, from here to the end of the block; this class records nothing.
 
-    `trace` is its context as text. The span is not current in the block, because the block may be
-    that of a generator, which other code interrupts.
+    `trace` is the context of its span as text. The span is not current in the block, because the
+    block may be that of a generator, which other code interrupts.
     """
 
     trace = ""
 
-    def sent(self, request_id: str, total: int | None) -> None:
+    def note_sent(self, request_id: str, total: int | None) -> None:
         """Notes what was submitted: one request of `total` sub-requests, None = not known yet."""
 
-    def received(self, taken: Sequence[Delivery]) -> None:
+    def note_received(self, taken: Sequence[Delivery]) -> None:
         """Notes what was taken."""
 
     def count(self, messages: int) -> None:
@@ -181,18 +182,18 @@ class ClientSpan:
         self,
         kind: type[BaseException] | None,
         error: BaseException | None,
-        trace: TracebackType | None,
+        stack: TracebackType | None,
     ) -> None:
         """Ends the span."""
 
 
 class _Recorded(ClientSpan):
-    """A span that a tracer made."""
+    """A call of the API that a tracer records."""
 
     def __init__(self, span: Span) -> None:
         self._span, self.trace = span, text_of(span)
 
-    def sent(self, request_id: str, total: int | None) -> None:
+    def note_sent(self, request_id: str, total: int | None) -> None:
         self._span.set_attribute("fairlane.request.id", request_id)
         if total == 1:
             self._span.set_attribute("messaging.message.id", message_id(request_id, 0))
@@ -202,12 +203,12 @@ class _Recorded(ClientSpan):
     def count(self, messages: int) -> None:
         self._span.set_attribute("messaging.batch.message_count", messages)
 
-    def received(self, taken: Sequence[Delivery]) -> None:
+    def note_received(self, taken: Sequence[Delivery]) -> None:
         self.count(len(taken))
         for one in taken:
             _link(self._span, one.trace, {"messaging.message.id": _id_of(one.receipt)})
 
-    def sends(self, request_id: str, first: int, traces: Sequence[str]) -> None:
+    def note_sending(self, request_id: str, first: int, traces: Sequence[str]) -> None:
         """Notes which messages are sent, each with the trace of its creation."""
         self._span.set_attribute("fairlane.request.id", request_id)
         self.count(len(traces))
@@ -215,7 +216,7 @@ class _Recorded(ClientSpan):
             name = message_id(request_id, index)
             _link(self._span, trace, {"messaging.message.id": name})
 
-    def settles(self, receipt: Receipt, trace: str) -> None:
+    def note_settled(self, receipt: Receipt, trace: str) -> None:
         """Notes what is settled."""
         self._span.set_attribute("messaging.message.id", _id_of(receipt))
         self._span.set_attribute("fairlane.attempt", receipt.attempt)
@@ -225,7 +226,7 @@ class _Recorded(ClientSpan):
         self,
         kind: type[BaseException] | None,
         error: BaseException | None,
-        trace: TracebackType | None,
+        stack: TracebackType | None,
     ) -> None:
         if error is not None and not isinstance(error, GeneratorExit):
             note_error(self._span, error)
@@ -233,7 +234,7 @@ class _Recorded(ClientSpan):
 
 
 class _Continued(ClientSpan):
-    """No span: what is submitted carries the context of the caller of this program."""
+    """Has no span: the submission carries the context of the program that called this one."""
 
     def __init__(self, trace: str) -> None:
         self.trace = trace
@@ -247,7 +248,8 @@ _caller: ContextVar[str] = ContextVar("caller", default="")
 def continued(trace: str) -> Iterator[None]:
     """Lets the calls of the API in the block continue the trace of a program that called this one.
 
-    `trace` is its context as text, "" = it has none. A span that is current goes before it.
+    `trace` is the context of that program as text, "" = it has none. A current span takes
+    precedence over it.
     """
     token = _caller.set(trace)
     try:
@@ -257,12 +259,12 @@ def continued(trace: str) -> Iterator[None]:
 
 
 def sending(queue: str) -> ClientSpan:
-    """Returns the span of a submission, whose context its sub-requests carry."""
+    """Returns the span of a submission; the sub-requests carry the context of the span."""
     return _begin(queue, "send", "send", "PRODUCER")
 
 
 def creating(queue: str) -> ClientSpan:
-    """Returns the span of a message that is sent later, with others; it carries this context."""
+    """Returns the span of a message that is sent later; the message carries its context."""
     return _begin(queue, "create", "create", "PRODUCER")
 
 
@@ -273,7 +275,7 @@ def sending_created(queue: str, request_id: str, first: int, traces: Sequence[st
     """
     found = _begin(queue, "send", "send", "CLIENT") if any(traces) else _NOTHING
     if isinstance(found, _Recorded):
-        found.sends(request_id, first, traces)
+        found.note_sending(request_id, first, traces)
     return found
 
 
@@ -286,7 +288,7 @@ def settling(verb: str, receipt: Receipt, trace: str) -> ClientSpan:
     """Returns the span of a call that settles or extends; `trace` is that of its sub-request."""
     found = _begin(receipt.queue, verb, "settle", "CLIENT")
     if isinstance(found, _Recorded):
-        found.settles(receipt, trace)
+        found.note_settled(receipt, trace)
     return found
 
 

@@ -8,7 +8,7 @@ import sys
 
 from tests.chaos import scenes
 from tests.chaos.cluster import cluster_scenes, dead_primary, partition
-from tests.chaos.producers import dependents
+from tests.chaos.producers import dependents, keyed
 from tests.chaos.scenes import Scale
 from tests.support.network.lab import why_not
 from tests.support.output import say
@@ -28,6 +28,15 @@ LONG = {
     "clocks": (100_000, 30, 40.0),
     "recover": (0, 35, 0.0),
 }
+BY_KEY = {
+    "keyed": (100_000, 120, 120.0),
+    "keyed_stopped": (20_000, 8, 60.0),
+    "keyed_restarted": (30_000, 8, 30.0),
+    "ordered": (100_000, 120, 120.0),
+    "ordered_stopped": (20_000, 8, 60.0),
+    "ordered_restarted": (30_000, 8, 30.0),
+    "reached": (4_000, 0, 0.0),
+}
 ON_CLUSTER = {
     "failover": (240_000, 30, 600.0),
     "failover_durable": (240_000, 30, 600.0),
@@ -40,6 +49,7 @@ IN_LAB = {
 }
 RUNS = {
     **dict.fromkeys(LONG, scenes),
+    **dict.fromkeys(BY_KEY, keyed),
     "flows": dependents,
     "schedules": dependents,
     **dict.fromkeys(ON_CLUSTER, cluster_scenes),
@@ -57,11 +67,11 @@ def main() -> int:
     parser.add_argument("--workers", type=int, default=8)
     parser.add_argument("--seed", type=int, default=secrets.randbelow(1_000_000))
     given = parser.parse_args()
-    known = LONG | ON_CLUSTER | IN_LAB
+    known = LONG | BY_KEY | ON_CLUSTER | IN_LAB
     if unknown := set(given.names) - set(known):
         parser.error(f"no such run: {', '.join(sorted(unknown))}")
     failed = 0
-    for name in given.names or LONG:
+    for name in given.names or LONG | BY_KEY:
         sub_requests, faults, seconds = known[name]
         scale = Scale(
             given.sub_requests or sub_requests,

@@ -215,7 +215,7 @@ class Check:
                     self.report.fault("unexpected", f"{number}.{index} has a result, but never ran")
             awake = []
             for run in ran:
-                stopped = self._stopped(run)
+                stopped = self.stopped(run)
                 if not stopped:
                     awake.append(run)
                 elif stopped == "through" and not run.cut:
@@ -251,7 +251,7 @@ class Check:
             "executions stopped in the middle: counted": late_counted,
         }
 
-    def _stopped(self, run: Execution) -> str:
+    def stopped(self, run: Execution) -> str:
         """Returns whether this worker was stopped: "through" the whole of a stop, or "partly"."""
         found = ""
         for stop in self.fleet.stops:

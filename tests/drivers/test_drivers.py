@@ -128,7 +128,7 @@ def test_an_evicting_server_is_refused(kind: str, redis_url: str, redis_client: 
 @pytest.mark.parametrize("version", ["6.0.9", "6.2.20"])
 def test_a_server_too_old_is_refused_in_one_sentence(version: str):
     with pytest.raises(RedisUnfit) as refused:
-        check_fitness(f"redis_version:{version}", "here")
+        check_fitness({"redis_version": version}, "here")
     assert str(refused.value) == (
         f"Redis at here is version {version}, which is too old: "
         "upgrade it to Redis 7.0, Valkey 7.2 or newer"
@@ -136,12 +136,11 @@ def test_a_server_too_old_is_refused_in_one_sentence(version: str):
 
 
 def test_a_server_is_spoken_with_by_its_mode():
+    version = {"redis_version": "7.0.15"}
     with pytest.raises(RedisUnfit, match="32-bit"):
-        check_fitness("redis_version:7.0.15\r\narch_bits:32", "here")
-    assert check_fitness(b"redis_version:7.0.0\r\nredis_mode:standalone", "here") is Dialect.SINGLE
-    assert (
-        check_fitness(b"redis_version:7.0.0\r\nredis_mode:cluster\r\n", "here") is Dialect.CLUSTER
-    )
+        check_fitness(version | {"arch_bits": "32"}, "here")
+    assert check_fitness(version | {"redis_mode": "standalone"}, "here") is Dialect.SINGLE
+    assert check_fitness(version | {"redis_mode": "cluster"}, "here") is Dialect.CLUSTER
 
 
 @both
@@ -242,7 +241,7 @@ def test_progress_by_both_drivers_is_the_same(redis_url: str, lane: Lane):
 def test_no_number_reaches_the_packing_of_a_command(*, whole: bool):
     """hiredis crashes the process when Ctrl-C comes while it asks Python for a number's text."""
     call = scripts.intend(
-        (keys.active("req"), keys.conf("req")), ids=["r1"], grace=1, above=2.0, now=3
+        (keys.active("req"), keys.conf("req")), ids=["r1"], grace=1, above=2.0, named="", now=3
     )
     for step in (call, Command(b"BRPOP", "a", 0.5), Command(b"ZADD", "a", 7, "b")):
         assert {type(word) for word in calls.words(step, Dialect.SINGLE, whole=whole)} <= {

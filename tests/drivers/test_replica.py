@@ -94,4 +94,4 @@ def test_the_command_line_reads_a_replica_and_does_not_write_to_it(pair: Pair, t
     ],
 )
 def test_only_a_plain_url_names_a_replica(role: str, url: str, found: bool):
-    assert error_mapping.names_replica(f"redis_version:7.0.0\r\nrole:{role}\r\n", url) is found
+    assert error_mapping.names_replica({"role": role}, url) is found

@@ -150,7 +150,7 @@ def test_a_call_whose_repeat_has_another_effect_is_sent_at_most_once(kind: str, 
         step = ONCE if is_alone else Batch([ONCE, REPEATED])
         reply = perform(kind, url, step, patience_s=20)
         sent = [words[1] for words in server.received if words[0] == b"EVALSHA"]
-        assert sent.count(ONCE.script.sha(Dialect.SINGLE)) == 1
+        assert sent.count(ONCE.script.shas[Dialect.SINGLE]) == 1
         assert reply == (None if is_alone else [None, 1])
 
 

@@ -13,11 +13,11 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 import pytest
 
+from fairlane.default_redis import resolve_url
 from fairlane.drivers import urls
 from fairlane.errors import FairlaneError, InvalidArgument
 from fairlane.protocol.steps import Command
 from fairlane.queue import Queue
-from fairlane.redis_url import resolve_url
 from fairlane.spark.fleet import FleetPlan
 from fairlane.worker.child import Assignment
 from tests.support.operations.drivers import both, run

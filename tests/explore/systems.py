@@ -34,10 +34,12 @@ from tests.explore.several_requests.groups import Groups, group_producer
 from tests.explore.several_requests.limit_keys import (
     Keyed,
     KeyedApart,
+    OfTask,
     Ordered,
     key_resumer,
     key_setter,
     keyed_producer,
+    task_registrar,
 )
 from tests.explore.several_requests.programs import (
     Programs,
@@ -591,6 +593,8 @@ ORDER_AND_KEY: dict[str, Any] = {"before": (keyed_producer({"x": 1}, order="go_o
 STOPS_OTHERS: dict[str, Any] = IN_ORDER | {
     "before": (keyed_producer({}, attempts=1, order="stop"),)
 }
+OF_TASK: dict[str, Any] = {"before": (keyed_producer({"task/x": 1}),), "protocol": OfTask}
+BY_HAND = key_setter(2, None, key="task/x")
 KEYED = (
     System("one key", (ON1, ON2), **SHARE_X),
     System("one key, a worker", (ON1,), **SHARE_X),
@@ -600,6 +604,8 @@ KEYED = (
     System("two keys, a worker", (ON1,), **SHARE_TWO),
     System("a key of a cluster", (W1,), **APART_X),
     System("two keys of a cluster", (W1,), **APART_TWO),
+    System("a task's limit", (ON1, task_registrar(2)), **OF_TASK),
+    System("a task's limit, another release", (ON1, task_registrar(2, 1)), **OF_TASK),
     System("an order", (ON1,), **IN_ORDER),
     System("an order, submitted", (keyed_producer({}, order="go_on"), ON1), protocol=Ordered),
     System("an order and a key", (ON1,), **(IN_ORDER | ORDER_AND_KEY)),
@@ -629,6 +635,8 @@ HUGE = (  # only by name: most have more than three million states
     System("one key, another lane", (ON1, changer(("set_priority", 9))), **SHARE_X),
     System("one key, taken for dead", (ON1, TAKER), **SHARE_X),
     System("one key, set and unset", (ON1, key_setter(2, None)), **SHARE_X),
+    System("a task's limit, by hand, too", (ON1, task_registrar(3), BY_HAND), **OF_TASK),
+    System("a task's limit, no longer one", (ON1, task_registrar(2, None)), **OF_TASK),
     System("two keys", (ON1, ON2), **SHARE_TWO),
     System("two keys, a crash", (ON1,), CRASH, **SHARE_TWO),
     System("two keys, a lost reply", (ON1,), LOST, **SHARE_TWO),

@@ -15,7 +15,7 @@ from fairlane import (
     RequestNotFound,
     WaitTimeout,
 )
-from fairlane.operations.hand_over import hand_over
+from fairlane.operations.flow_hand_over import hand_over
 from tests.support.both_faces import both_faces
 from tests.support.run.for_each import for_each
 from tests.support.scripts.requests import work_off

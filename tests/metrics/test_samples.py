@@ -7,9 +7,11 @@ import re
 from itertools import combinations
 from typing import TYPE_CHECKING, Any, get_type_hints
 
+import click
 import pytest
 import yaml
 
+from fairlane.cli.program import fairlane
 from fairlane.metrics import ALL, QUEUE
 from fairlane.web import why
 from fairlane.web.access import SCOPES
@@ -69,8 +71,27 @@ def test_each_alert_has_a_test_in_which_it_fires_and_one_in_which_it_does_not():
 
 def test_each_alert_names_the_fault_and_the_remedy():
     for rule in RULES:
-        assert set(rule["annotations"]) == {"summary", "description"}, rule["alert"]
+        assert set(rule["annotations"]) == {"summary", "description", "runbook"}, rule["alert"]
+        assert (ROOT / rule["annotations"]["runbook"].partition("#")[0]).is_file(), rule["alert"]
         assert rule["labels"]["severity"] in {"info", "warning", "critical"}
+
+
+def test_each_command_that_an_alert_names_exists():
+    for rule in RULES:
+        for words in re.findall(
+            r"fairlane ([a-z]+(?: [a-z]+)?)", rule["annotations"]["description"]
+        ):
+            assert is_command(words.split()), f"{rule['alert']}: fairlane {words}"
+
+
+def is_command(words: list[str]) -> bool:
+    """Returns True if the words begin with a command, and name a part of it if it has parts."""
+    found: Any = fairlane
+    for word in words:
+        if not isinstance(found, click.Group):
+            break
+        found = found.get_command(click.Context(found), word)
+    return found is not None and not isinstance(found, click.Group)
 
 
 # ------------------------------------------------------------------ Grafana

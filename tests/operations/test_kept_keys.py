@@ -6,7 +6,7 @@ import re
 from typing import TYPE_CHECKING, Any
 
 from fairlane import Change, Child, Flow, settings
-from fairlane.operations.hand_over import hand_over
+from fairlane.operations.flow_hand_over import hand_over
 from fairlane.operations.schedules import fire
 from fairlane.operations.webhooks import add_webhook, begin_round, end_rounds, remove_webhook
 from fairlane.operations.workers import do_chore, heartbeat, register_worker, unregister_worker

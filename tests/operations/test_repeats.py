@@ -22,13 +22,13 @@ from fairlane.operations import (
     change,
     completion,
     dead_letters,
-    intents,
     lease,
     limit_keys,
     orders,
     pause,
     rates,
     shards,
+    stats,
     tokens,
     topics,
     workers,
@@ -36,16 +36,16 @@ from fairlane.operations import (
 from fairlane.operations import schedules as change_schedule
 from fairlane.operations import take as pull
 from fairlane.operations.change import Change, apply, select, select_ids
-from fairlane.operations.chosen import Fan, packed
 from fairlane.operations.doctor import Walk
 from fairlane.operations.find import RequestFilter
+from fairlane.operations.flow_branches import Fan, packed
+from fairlane.operations.flow_hand_over import DONE, Feed, hand_over
+from fairlane.operations.flow_shared import add_to_value, read_shared, set_value
 from fairlane.operations.flows import Flow, flow_state, submit_flow
-from fairlane.operations.hand_over import DONE, Feed, hand_over
 from fairlane.operations.lease import exchange, exchange_unit
 from fairlane.operations.rates import set_rate
 from fairlane.operations.schedules import define, fire
 from fairlane.operations.shards import Shards
-from fairlane.operations.shared import add_to_value, read_shared, set_value
 from fairlane.operations.submit import Many, submit
 from fairlane.operations.take import Taker
 from fairlane.operations.take import take as pull_some
@@ -308,7 +308,7 @@ def leaves_an_intent(driver: Any) -> None:
 
 def vanishes(driver: Any) -> None:
     put(driver)
-    driver.client.zadd(keys.active("req"), {"r1": intents.seen_to_exist(1)})
+    driver.client.zadd(keys.active("req"), {"r1": tokens.seen_to_exist(1)})
     driver.client.delete(*keys.request_keys("r1"))
     lose_tokens(driver)
     driver.run(workers.look_after("req"))
@@ -356,8 +356,8 @@ def owed(driver: Any, rate: Rate) -> float:
 
 def measures(driver: Any) -> None:
     """Adds measurements, each once."""
-    driver.do(Batch(lease.add_stats("req", 5, {7: 3}, {9: 3}, {"failed": 2})))
-    driver.do(Batch(lease.add_stats("req", 5, {7: 1}, {9: 1}, {"failed": 1})))
+    driver.do(Batch(stats.add_stats("req", 5, {7: 3}, {9: 3}, {"failed": 2})))
+    driver.do(Batch(stats.add_stats("req", 5, {7: 1}, {9: 1}, {"failed": 1})))
     assert driver.client.hget(keys.stats("req"), "5:failed") == b"3"
 
 

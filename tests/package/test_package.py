@@ -58,7 +58,7 @@ import fairlane
 from fairlane.protocol.lua import Dialect, library
 
 print(fairlane.__file__)
-print(*(one.sha(Dialect.SINGLE).decode() for one in library()))
+print(*(one.shas[Dialect.SINGLE].decode() for one in library()))
 """
 
 
@@ -72,7 +72,7 @@ def test_the_scripts_are_found_in_a_wheel_that_is_not_unpacked(wheel: zipfile.Zi
     )
     place, shas = done.stdout.splitlines()
     assert place == f"{wheel.filename}/fairlane/__init__.py"
-    assert shas.split() == [one.sha(Dialect.SINGLE).decode() for one in library()]
+    assert shas.split() == [one.shas[Dialect.SINGLE].decode() for one in library()]
 
 
 @pytest.mark.rest

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
 
 RUNNING, NEW, ENDED = "r1", "r2", "r3"
 ACTIVE, DELAYED, STATS = keys.active("req"), keys.delayed("req"), keys.stats("req")
+TASKS = keys.task_stats("req")
 WORKERS, RECORD, TAKEN = keys.workers("req"), keys.worker("req", "w:1"), keys.taken("req", "w:1")
 SCHEDULES = keys.schedules("req")
 CHANGED_SCHEDULES = (*SCHEDULES, keys.firing("req"))
@@ -169,7 +170,7 @@ def accepted(lane: Lane, held: Held) -> dict[str, Call]:
             keys.of_limits("req")[:3], {"look_ms": 5, "rows": [5, "r1#0.9%%x=1", "ab"]}
         ),
         "look_at_keys": Call(keys.of_limits("req"), {"look_ms": 5, "within": "", "wanted": ["x"]}),
-        "check_keys": Call(keys.of_limits("req"), {"names": ["x"]}),
+        "check_keys": Call(keys.of_limits("req"), {"first": 0, "most": 9, "names": ["x"]}),
         "promote": Call((DELAYED, *TURNS, *LANES), {"most": 10}),
         "publish": Call((*TOPIC, b"topic:{t}:op:1"), PUBLISH),
         "push": Call((b"{t}:list",), {"ttl": HOUR, "words": ["a"]}),
@@ -179,7 +180,8 @@ def accepted(lane: Lane, held: Held) -> dict[str, Call]:
         ),
         "reap": Call(running, _expired()),
         "register_worker": Call(
-            (WORKERS, RECORD, CONF), beat | {"late": 5, "host": "box", "pid": 42}
+            (WORKERS, RECORD, CONF, TASKS),
+            beat | {"late": 5, "host": "box", "pid": 42, "release": "1.0"},
         ),
         "refund": Call((BUCKET,), RATE | {"unused": 1}),
         "refit": Call((BUCKET,), RATE),

@@ -102,17 +102,45 @@ def submitted(requests: int, **options: Any) -> Callable[[Player], Cost]:
     return lambda player: player.submit(requests, **options)[1].each(requests)
 
 
-def taken_and_settled(requests: int) -> Callable[[Player], Cost]:
+def taken_and_settled(requests: int, **options: Any) -> Callable[[Player], Cost]:
     """Returns what a request of one costs in a call that settles so many and takes as many."""
 
     def play(player: Player) -> Cost:
         for _ in range(2):
             for first in range(0, requests, 50):
-                player.submit(min(50, requests - first))
+                player.submit(min(50, requests - first), **options)
         held, _ = player.exchange([], requests)
         held, cost = player.exchange(held, requests)
         assert len(held) == requests
         return cost.each(requests)
+
+    return play
+
+
+def of_full_keys(keys_of_limits: int, waiting: int = 20) -> Callable[[Player], Cost]:
+    """Returns what a request of one costs when so many keys are full, and others wait for each."""
+
+    def play(player: Player) -> Cost:
+        for n in range(keys_of_limits):
+            player.submit(1 + waiting, limits={f"x{n}": 1})
+        held, _ = player.exchange([], keys_of_limits)
+        held, cost = player.exchange(held, keys_of_limits)
+        assert len(held) == keys_of_limits
+        return cost.each(keys_of_limits)
+
+    return play
+
+
+def of_orders(orders: int) -> Callable[[Player], Cost]:
+    """Returns what a request of one costs when so many order keys have others that wait."""
+
+    def play(player: Player) -> Cost:
+        for n in range(orders):
+            player.submit(5, order_key=f"x{n}")
+        held, _ = player.exchange([], orders)
+        held, cost = player.exchange(held, orders)
+        assert len(held) == orders
+        return cost.each(orders)
 
     return play
 
@@ -137,6 +165,7 @@ def extended(player: Player) -> Cost:
     return player.run(extend(name, held.k, held.fence.decode(), held.op.decode()))[1]
 
 
+ROOM, TWO = {"x": 10_000}, {"x": 10_000, "y": 10_000}
 # Instructions of Lua, commands, bytes of the call, bytes of its commands: see Cost.
 BUDGETS: dict[str, tuple[Callable[[Player], Cost], Cost]] = {
     "a request of one, 50 in a call of submit": (submitted(50), Cost(688, 4, 81, 616)),
@@ -155,6 +184,39 @@ BUDGETS: dict[str, tuple[Callable[[Player], Cost], Cost]] = {
     ),
     "a request of one, 100 in an exchange": (taken_and_settled(100), Cost(1668, 18, 125, 1305)),
     "a request of one, alone in an exchange": (taken_and_settled(1), Cost(2301, 25, 1103, 2296)),
+    "a request of one with a key that has room, 50 in a call of submit": (
+        submitted(50, limits=ROOM),
+        Cost(1392, 14, 81, 909),
+    ),
+    "a request of one with a key that has room, alone in a call of submit": (
+        submitted(1, limits=ROOM),
+        Cost(1967, 19, 192, 1006),
+    ),
+    "a request of one with two keys that have room, 50 in a call of submit": (
+        submitted(50, limits=TWO),
+        Cost(1624, 19, 81, 1089),
+    ),
+    "a request of one with a key that has room, 100 in an exchange": (
+        taken_and_settled(100, limits=ROOM),
+        Cost(2349, 25, 125, 1556),
+    ),
+    "a request of one with a key that has room, alone in an exchange": (
+        taken_and_settled(1, limits=ROOM),
+        Cost(2979, 32, 1103, 2535),
+    ),
+    "a request of one with two keys that have room, 100 in an exchange": (
+        taken_and_settled(100, limits=TWO),
+        Cost(2581, 31, 125, 1778),
+    ),
+    "a request of one with a full key, 100 in an exchange": (
+        of_full_keys(100),
+        Cost(2851, 36, 125, 2009),
+    ),
+    "a request of one with a full key, alone in an exchange": (
+        of_full_keys(1),
+        Cost(3481, 43, 1103, 2969),
+    ),
+    "a request of one of an order, 100 in an exchange": (of_orders(100), Cost(2892, 34, 125, 2032)),
     "one of 100 that are taken": (of_a_large_request("take"), Cost(9, 0, 3, 6)),
     "one of 100 that are settled": (of_a_large_request("settle"), Cost(20, 0, 49, 71)),
     "a lease that is extended": (extended, Cost(358, 5, 320, 173)),

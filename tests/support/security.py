@@ -133,7 +133,7 @@ def load_scripts(client: Any) -> None:
     """Loads the scripts as a deployer: the product's user may only run them."""
     dialect = Dialect.of(client.info())
     scripts = list(library())
-    there = client.script_exists(*(script.sha(dialect) for script in scripts))
+    there = client.script_exists(*(script.shas[dialect] for script in scripts))
     for script, is_there in zip(scripts, there, strict=True):
         if not is_there:
             client.script_load(script.source(dialect))

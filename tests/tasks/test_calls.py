@@ -14,7 +14,7 @@ from fairlane.common import clock
 from fairlane.tasks.serve import TaskCalls
 from fairlane.worker import calls
 from fairlane.worker.calls import Runner
-from fairlane.worker.errors import GiveBack, GivenBack
+from fairlane.worker.errors import GiveBack, GiveBackTimes
 from fairlane.worker.handlers import shape_of
 from tests.tasks.parts import body_of, call, context_of
 from tests.worker.parts import record_of_its_own, slice_of
@@ -114,7 +114,7 @@ def test_a_call_that_no_worker_can_make_is_dead_after_three_days(
 ):
     now = 0.0
     monkeypatch.setattr(clock, "mono_s", lambda: now)
-    monkeypatch.setattr(calls, "_given_back", GivenBack())
+    monkeypatch.setattr(calls, "_give_backs", GiveBackTimes())
     found: list[tuple[str, str]] = []
     entry = (b"5-0", (b"body", body_of(app, "run", n=1, width=2)))
     for now in (*range(0, 3 * 86_400, 1_800), 3 * 86_400):  # noqa: B007  read by the clock
@@ -134,9 +134,9 @@ def test_a_call_that_no_worker_can_make_is_dead_after_three_days(
 
 
 def test_what_another_worker_had_meanwhile_counts_from_its_return():
-    given, key = GivenBack(), ("r", b"5-0")
-    assert not any(given.is_over(key, 4_000, now_s) for now_s in (0, 4_000, 7_500))
-    assert given.is_over(key, 4_000, 8_000)
+    given, key = GiveBackTimes(), ("r", b"5-0")
+    assert not any(given.note(key, 4_000, now_s) for now_s in (0, 4_000, 7_500))
+    assert given.note(key, 4_000, 8_000)
 
 
 @pytest.mark.parametrize(

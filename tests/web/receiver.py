@@ -45,8 +45,8 @@ class Receiver:
 
 
 @contextlib.contextmanager
-def receiving() -> Iterator[Receiver]:
-    """Runs a receiver."""
+def receiving(port: int = 0) -> Iterator[Receiver]:
+    """Runs a receiver at this port, 0 = a free one."""
     found = Receiver()
 
     class Handler(BaseHTTPRequestHandler):
@@ -64,7 +64,7 @@ def receiving() -> Iterator[Receiver]:
         def log_message(self, *_: Any) -> None:
             """Writes nothing."""
 
-    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
+    with ThreadingHTTPServer(("127.0.0.1", port), Handler) as server:
         found.url = f"http://127.0.0.1:{server.server_address[1]}/hook?a=b"
         thread = threading.Thread(target=server.serve_forever, daemon=True)
         thread.start()

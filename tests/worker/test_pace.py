@@ -6,13 +6,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from fairlane.operations.request_state import (
-    WorkerPace,
-    holds_text,
-    read_holds,
-    read_pace,
-    read_release,
-)
+from fairlane.call_records import SlowCall
+from fairlane.operations.holds import Holds, WorkerPace, read_holds
 from fairlane.records import CallProgress
 from fairlane.worker.measures import Pace
 from tests.support.run.for_each import for_each
@@ -79,18 +74,30 @@ def test_looks_in_quick_succession_are_one_sample():
 
 
 def test_a_record_has_the_pace_between_the_leases_and_the_calls():
-    calls = [CallProgress("r1", 0, 4, 30, 100)]
-    text = holds_text(3, WorkerPace(4, 12.5), "0.1.0", calls)
-    assert text == "3 leases; 4 units 12.500/s; fairlane 0.1.0; r1#0 4 30/100"
-    assert read_pace(text) == WorkerPace(4, 12.5)
-    assert read_holds(text) == calls
-    assert read_release(text) == "0.1.0"
+    calls = (CallProgress("r1", 0, 4, 30, 100),)
+    holds = Holds(3, WorkerPace(4, 12.5), "0.1.0", "2026.11", calls)
+    text = "3 leases; 4 units 12.500/s; fairlane 0.1.0; release 2026.11; r1#0 4 30/100"
+    assert holds.text == text
+    assert read_holds(text) == holds
+    assert read_holds(holds._replace(release="").text).release == ""
+
+
+def test_a_record_has_the_slow_calls_whatever_their_task_is_called():
+    slow = [
+        SlowCall("r1", 0, 7, 1, 2, 613_000, "send; mail/ä 1"),
+        SlowCall("r1", 1, None, 40, 1, 11_000, None),
+    ]
+    text = Holds(2, slow=slow, awaits=("r3", "r4")).text
+    slow_part = "r1#0 7 2 613s send%3B%20mail%2F%C3%A4%201; r1#1 -40 1 11s"
+    assert text.endswith(f"; {slow_part}; waits r3 r4")
+    assert read_holds(text).awaits == ("r3", "r4")
+    assert read_holds(text).slow == tuple(slow)
 
 
 @for_each("text", ["", "3 leases", "3 leases; r1#0 4 30/100", "4 units x/s", "\x1b["])
 def test_a_record_without_a_pace_has_none(text: str):
     """An earlier release wrote it."""
-    assert read_pace(text) == WorkerPace(0, 0.0)
+    assert read_holds(text).pace == WorkerPace(0, 0.0)
 
 
 @ON_SINGLE

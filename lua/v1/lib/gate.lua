@@ -73,7 +73,7 @@ end
 -- ------------------------------------------------------------------ chore
 
 -- What a request needs besides reap: to be hastened, or to be started after others, or to be fed.
--- feed = what it gets (see operations/hand_over.py), its sources, stop, continue or hold for each source, the request that must
+-- feed = what it gets (see operations/flow_hand_over.py), its sources, stop, continue or hold for each source, the request that must
 -- not fall too far behind (- = none), how many results make a body or how many choices a result has, what is written around
 -- results, and the names that a result may choose.
 local POLL = 1000  -- ms between two looks at the requests that this one waits for, more as it gets older

@@ -63,7 +63,7 @@ end
 local function may_call(home, key, token, rank)
   if key.place then
     local first, id = redis.call("ZRANGE", key.set, 0, 0)[1], string.match(token, "^[^#]*")
-    if first == id or first == "!" .. id then
+    if first == id then
       return true
     elseif not redis.call("ZSCORE", key.set, id) then  -- it has ended, or damage took its place: the pop decides
       return rank > 0 or redis.call("ZADD", key.set, key.place, id) == 1 and redis.call("ZRANGE", key.set, 0, 0)[1] == id
@@ -122,7 +122,7 @@ local function keep_place(home, key, token, rank)
     return
   end
   local kept = known[2] and tonumber(redis.call("ZSCORE", key.set, known[2]))
-  if not kept or kept < 0 or kept >= LINE then
+  if not kept or kept >= LINE then
     redis.call("HSET", home .. ":conf", "kept:" .. key.name, token)
     redis.call("ZADD", key.set, score_text(rank), token)
   end

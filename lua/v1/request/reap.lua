@@ -1,10 +1,14 @@
 -- reap: takes back leases: all expired ones, or those of one dead worker, or the one lease that a supervisor names.
--- A worker's start time is compared too, because a restarted worker has the same name. If a lease owes one entry, that
--- entry is charged an attempt. If it owes more, or if it is shared and no supervisor named it, none is. reap also queues
--- again the permits whose tokens the auditor found missing, cancels a request left open past its time, lets a held one end,
--- and makes dead what has not started by the deadline. If the clock went back, it brings back a gate and retries that lie too far ahead.
+-- A worker's start time is compared too, because a restarted worker has the same name. A death charges an attempt only if
+-- exactly one entry of the lease is not settled. A shared lease is charged only if a supervisor names it. reap also
+--   queues again the permits whose tokens the auditor found missing;
+--   cancels a request that was left open past its time;
+--   ends a hold whose time is over;
+--   makes dead what has not started by the deadline;
+--   brings back a gate and retries that lie too far ahead, if the clock went back.
 -- Says: ok look_ms tokens | stopped look_ms tokens | ended summary | foreign | gone
---   look_ms = ms until the next lease expires or the deadline, at least 2; 1 = more to do now; 0 = nothing will be due
+--   look_ms = ms until the next of: the end of a lease, the deadline, the end of a hold; at least 2.
+--     1 = call reap again now. 0 = nothing is due.
 -- @flags allow-oom
 -- @include lib/request_keys.lua
 local now = ARGV[1]  -- ms, "" = server time

@@ -6,13 +6,16 @@ local conf = KEYS[1]  -- {queue}:conf  hash  ticket
 local turns = KEYS[2]  -- {queue}:turns  zset  <lane>|<tenant>|<seq>|<token> -> 0
 local tenants = KEYS[3]  -- {queue}:tenants  zset  tenant -> its virtual time, see lib/turns.lua
 local limits = KEYS[4]  -- {queue}:limits  hash  key -> its limit
-local names = 1  -- ARGV[1...]  keys, at most 100
+local first = tonumber(ARGV[1])  -- so many entries of each key are left out
+local most = tonumber(ARGV[2])  -- so many are checked of each key, 1 to 1000
+local names = 3  -- ARGV[3...]  keys, at most 100
 -- @include lib/keys_of_many.lua
 -- @include lib/state.lua
 -- @include lib/permits.lua
 
-if #ARGV == 0 or #ARGV > 100 then
-  return redis.error_reply("BADARGUMENT check_keys wants 1 to 100 keys")
+local count = #ARGV - names + 1
+if count < 1 or count > 100 or not first or first < 0 or not most or most < 1 or most > 1000 then
+  return redis.error_reply("BADARGUMENT check_keys wants a first entry, 1 to 1000 entries, and 1 to 100 keys")
 end
 local home = string.match(conf, "^[^}]*}")
 
@@ -42,7 +45,7 @@ end
 local corrected = 0
 for i = names, #ARGV do
   local key = each_key(home, ARGV[i] .. "=1")[1]
-  for _, member in ipairs(redis.call("ZRANGEBYSCORE", key.set, "-inf", below(LINE - 1))) do
+  for _, member in ipairs(redis.call("ZRANGEBYSCORE", key.set, "-inf", below(LINE - 1), "LIMIT", first, most)) do
     local is_held = not string.find(member, "%", 1, true)
     local is_right
     if key.place then

@@ -9,7 +9,7 @@ from fairlane.aio.request import Request
 # blocking: from fairlane.aio.flows import AsyncSharedState
 from fairlane.common import clock
 from fairlane.errors import InvalidArgument
-from fairlane.operations import flows, shared
+from fairlane.operations import flow_shared, flows
 from fairlane.protocol import keys
 
 if TYPE_CHECKING:
@@ -27,7 +27,7 @@ __all__ = [
 ]
 
 
-class AsyncSharedState:  # blocking: class SharedState(shared.Items):
+class AsyncSharedState:  # blocking: class SharedState(flow_shared.Items):
     """Values by name that all steps of a run share: `await shared.set("user", {"id": 5})`.
 
     Values are what JSON has, but None: bool, int, float, str, list, dict; at most 1,000, and
@@ -42,28 +42,28 @@ class AsyncSharedState:  # blocking: class SharedState(shared.Items):
 
     async def get(self, name: str, default: Any = None) -> Any:
         """Returns a value, or the default if there is none."""
-        found = await self._driver.run(shared.read_value(self._run, name))
+        found = await self._driver.run(flow_shared.read_value(self._run, name))
         return default if found is None else found
 
     async def set(self, name: str, value: Any) -> None:
         """Sets a value."""
-        await self._driver.run(shared.set_value(self._run, name, value))
+        await self._driver.run(flow_shared.set_value(self._run, name, value))
 
     async def incr(self, name: str, by: int = 1) -> int:
         """Adds to a whole number, which is 0 at first; returns the sum."""
-        return await self._driver.run(shared.add_to_value(self._run, name, by))
+        return await self._driver.run(flow_shared.add_to_value(self._run, name, by))
 
     async def swap(self, name: str, expected: Any, value: Any) -> bool:
         """Sets a value if it is the expected one, None = there is none; returns whether it was."""
-        return await self._driver.run(shared.swap_value(self._run, name, expected, value))
+        return await self._driver.run(flow_shared.swap_value(self._run, name, expected, value))
 
     async def delete(self, name: str) -> None:
         """Removes a value, if it is there."""
-        await self._driver.run(shared.drop_value(self._run, name))
+        await self._driver.run(flow_shared.drop_value(self._run, name))
 
     async def all(self) -> dict[str, Any]:
         """Returns all values by their names."""
-        return await self._driver.run(shared.read_shared(self._run))
+        return await self._driver.run(flow_shared.read_shared(self._run))
 
     def __repr__(self) -> str:
         return f"<AsyncSharedState of flow {self._run}>"

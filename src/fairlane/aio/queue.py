@@ -14,13 +14,13 @@ from fairlane.common.chunking import (
     chunks_of_groups_async,
     one_chunk,
 )
+from fairlane.default_redis import resolve_url
 from fairlane.drivers.aio import AsyncDriver
 from fairlane.errors import InvalidArgument
 from fairlane.operations import admission
 from fairlane.operations.submit import Many, checked_requests_async, submit
 from fairlane.options import id_for, policy_of
 from fairlane.protocol import keys
-from fairlane.redis_url import resolve_url
 from fairlane.tracing import receiving, sending
 
 if TYPE_CHECKING:
@@ -29,14 +29,15 @@ if TYPE_CHECKING:
     from fairlane.aio.flows import AsyncFlowRun, AsyncFlows
     from fairlane.aio.schedules import AsyncSchedules
     from fairlane.aio.taken import AsyncTaken
+    from fairlane.call_records import TaskPage
     from fairlane.model import DeadFilters, RequestChoice, RequestFilters
     from fairlane.operations.admission import Bounds
     from fairlane.operations.change import Change, Selection
     from fairlane.operations.flows import Flow
-    from fairlane.operations.lease import Measured
     from fairlane.operations.observe import Snapshot
     from fairlane.operations.pause import QueuePause
     from fairlane.operations.shards import ShardLayout
+    from fairlane.operations.stats import Measured
     from fairlane.operations.take import Taker
     from fairlane.option_types import Duration, RequestOptions, SharedOptions
     from fairlane.records import (
@@ -131,7 +132,7 @@ class Queue:
             request = Request(self, id_for(policy, id))
             submitted = submit(request.id, policy, max_wait, only=only)
             request.total = await self.driver.run(submitted, source)
-            span.sent(request.id, request.total)
+            span.note_sent(request.id, request.total)
         return request
 
     async def submit_many(
@@ -218,7 +219,7 @@ class Queue:
         with sending(self.name) as span:
             policy = policy_of(self.name, trace=span.trace, **options)
             begun = await self.driver.run(open_request(id_for(policy, id), policy, [], max_wait))
-            span.sent(begun.new.id, None)
+            span.note_sent(begun.new.id, None)
         return OpenRequest(self, begun)
 
     def request(self, id: str) -> Request:  # noqa: A002  the word of the API
@@ -258,7 +259,7 @@ class Queue:
 
         with receiving(self.name) as span:
             taken = await self.driver.run(take(self._taker, count, visible_for, wait_s))
-            span.received(taken)
+            span.note_received(taken)
         return [AsyncTaken(self.driver, *AsyncTaken.parts_of(delivery)) for delivery in taken]
 
     @cached_property
@@ -299,7 +300,7 @@ class Queue:
         with sending(self.name) as span:
             steps = checked_flow(flow).plan(self.name, run, properties or {}, span.trace)
             submitted = submit_flow(steps, max_wait)
-            span.sent(run, await self.driver.run(submitted, chunks_async(bodies)))
+            span.note_sent(run, await self.driver.run(submitted, chunks_async(bodies)))
         return AsyncFlowRun(self, run)
 
     @property
@@ -430,9 +431,20 @@ class Queue:
 
     async def stats(self) -> dict[int, Measured]:
         """Returns priority -> what the workers measured: waited (ms) and ran (microseconds)."""
-        from fairlane.operations.lease import read_stats
+        from fairlane.operations.stats import read_stats
 
         return await self.driver.run(read_stats(self.name))
+
+    async def tasks(self, *, by_release: bool = False) -> TaskPage:
+        """Returns the tasks of the queue, up to 200, those first that need a person.
+
+        `by_release`: what was measured of each task by release of the users' code.
+        """
+        from fairlane.operations.observe import snapshot
+        from fairlane.operations.task_states import task_page
+
+        found = await self.driver.run(snapshot(self.name))
+        return await self.driver.run(task_page(found, by_release=by_release))
 
     async def set_max_waiting(self, most: int) -> Bounds:
         """Bounds how many sub-requests may wait in this queue (0 = any number); counts them now.
@@ -450,9 +462,9 @@ class Queue:
         """
         from fairlane.operations import shards
 
-        self.driver.servers.moved()  # the topology of a cluster is read again
+        self.driver.servers.forget_slots()  # the topology of a cluster is read again
         await self.driver.run(shards.read_shards(self.name))
-        wanted = shards.choose(self.name, count, self.driver.servers.homes)
+        wanted = shards.choose(self.name, count, self.driver.servers.node_lookup)
         return await self.driver.run(shards.set_shards(self.name, wanted))
 
     async def pause(self, *, for_s: float | None = None) -> QueuePause:

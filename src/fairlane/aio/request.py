@@ -7,6 +7,7 @@ from contextlib import closing, suppress
 from typing import TYPE_CHECKING, Any, Self, Unpack
 
 from fairlane.common import clock
+from fairlane.common.awaited import awaiting
 from fairlane.common.chunking import Bodies, Body, chunks_async
 from fairlane.errors import FairlaneError, InvalidArgument
 from fairlane.model import DeadChoice
@@ -70,7 +71,8 @@ class Request:
         """
         from fairlane.operations import completion
 
-        return await self.queue.driver.run(completion.wait(self.id, clock.mono_s, timeout))
+        with awaiting(self.id):
+            return await self.queue.driver.run(completion.wait(self.id, clock.mono_s, timeout))
 
     async def results(
         self,
@@ -104,7 +106,8 @@ class Request:
                     with closing(item):  # if the caller's function raises, `item` never runs
                         if before_read is not None:
                             before_read()
-                        found = await self.queue.driver.run(item)
+                        with awaiting(self.id):
+                            found = await self.queue.driver.run(item)
                     item = items.send(found)
         except StopIteration:
             return

@@ -8,11 +8,11 @@ from fairlane import settings
 
 # blocking: from fairlane.aio.topics import AsyncTopic
 from fairlane.common.chunking import Bodies, Body, chunks_async
+from fairlane.default_redis import resolve_url
 from fairlane.drivers.aio import AsyncDriver
 from fairlane.operations import topics
 from fairlane.operations.topics import Subscriber, TopicMessage, TopicState, check_driver
 from fairlane.protocol import keys
-from fairlane.redis_url import resolve_url
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterable

@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING
 
 from fairlane.archive.manifest import TABLES, read
 from fairlane.common import clock
+from fairlane.default_redis import resolve_url
 from fairlane.drivers.sync import SyncDriver
 from fairlane.errors import InvalidArgument
-from fairlane.redis_url import resolve_url
 from fairlane.settings import DEFAULT_QUEUE
 
 if TYPE_CHECKING:

@@ -15,8 +15,8 @@ from fairlane.arrow.stream_ranges import (
     read_page,
     these_entries,
 )
-from fairlane.operations.chosen import FAN, NEXT, shown_body
 from fairlane.operations.completion import ERROR_DROPPED, error_texts
+from fairlane.operations.flow_branches import FAN, NEXT, shown_body
 from fairlane.protocol import keys
 
 if TYPE_CHECKING:

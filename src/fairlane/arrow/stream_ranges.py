@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from fairlane.errors import FairlaneError, InvalidArgument, not_found
 from fairlane.model import ENDED_STATES
+from fairlane.operations.after import is_unended
 from fairlane.operations.completion import BEGIN, Entries, Span, is_place, place, span
 from fairlane.operations.dead_letters import page_size, sub_requests, sub_requests_of_many
-from fairlane.operations.lives import is_unended
 from fairlane.operations.request_state import asks_of_progress, completion, progress_of
 from fairlane.protocol import keys, scripts
 from fairlane.protocol.request_hash import as_text, hmget, parse_fields

@@ -162,7 +162,7 @@ def open_request(redis: str | None, queue: str | None, request_id: str) -> Itera
 
 def url_of(redis: str | None) -> str:
     """Returns the URL named, or that of the embedded server, which a notice names."""
-    from fairlane.redis_url import resolve_url
+    from fairlane.default_redis import resolve_url
 
     url = resolve_url(redis)
     if settings.redis_url(redis) is None:
@@ -367,7 +367,8 @@ def dead_filters(function: F) -> F:
         click.option("--error", metavar="TEXT",
                      help="Those whose error has this text, in letters of any case."),
         click.option("--since", metavar="TIME",
-                     help="Those that died since then: 10m ago, or 2026-11-23T10:00Z."),
+                     help="Those that died since then: 10m ago, 2026-11-23T10:00Z, or `release`: "
+                     "since the newest release of your code."),
         click.option("--until", metavar="TIME", help="Those that died before."),
     )  # fmt: skip
     for option in reversed(options):

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
 
     from fairlane.queue import Queue
-    from fairlane.records import DeadGroup, RequestCounts
+    from fairlane.records import DeadGroup, FailureGroup, RequestCounts
 
 
 _takers: list[Callable[[int, str], None]] = []
@@ -165,7 +165,7 @@ def group_lines(group: DeadGroup, now_ms: int) -> Iterator[str]:
     """Yields the two lines of one group."""
     from fairlane.common.text import reason_words
 
-    words = coloured("dead", f"{group.count:,} dead")
+    words = dead_words(group)
     yield (
         f"{printable(group.fingerprint)}  {words} ({printable(reason_words(group.reason))}): "
         f"{short(group.headline)}"
@@ -177,6 +177,11 @@ def group_lines(group: DeadGroup, now_ms: int) -> Iterator[str]:
     where = f"{short(group.where)}; " if group.where else ""
     what = (group.call if group.count == 1 else None) or tasks_words(group.tasks)
     yield f"            {f'{short(what)}; ' if what else ''}{where}{indexes}; {when}"
+
+
+def dead_words(group: DeadGroup | FailureGroup) -> str:
+    """Returns how many are dead, and whether they are new since the newest release."""
+    return coloured("dead", f"{group.count:,} dead") + (" (new)" if group.is_new else "")
 
 
 def short(text: str, most: int = HEADLINE) -> str:

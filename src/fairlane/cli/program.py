@@ -30,6 +30,7 @@ COMMANDS = (
     "delete",
     "dead",
     "errors",
+    "tasks",
     "status",
     "why",
     "stacks",

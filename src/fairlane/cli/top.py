@@ -157,7 +157,10 @@ WORKERS = (
     _falling("HELD", lambda one: one.leases, lambda one: f"{one.leases}/{one.units or '-'}"),
     _falling("PACE", lambda one: one.per_s or 0.0, lambda one: rate(one.per_s)),
     SortColumn(
-        "VERSION", lambda one: one.release or "", lambda one: clipped(one.release or "-", 10)
+        "VERSION", lambda one: one.version or "", lambda one: clipped(one.version or "-", 10)
+    ),
+    SortColumn(
+        "RELEASE", lambda one: one.release or "", lambda one: clipped(one.release or "-", 12)
     ),
     SortColumn("HOST", lambda one: one.host or "", lambda one: clipped(one.host or "-", 14)),
 )

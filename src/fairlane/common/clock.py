@@ -23,9 +23,7 @@ def wall_ms() -> int:
     return time.time_ns() // 1_000_000
 
 
-def mono_s() -> float:
-    """Returns the seconds of a clock that never goes back; use only differences."""
-    return time.monotonic()
+mono_s = time.monotonic  # seconds of a clock that never goes back; use only differences
 
 
 def sleep(seconds: float) -> None:

@@ -98,6 +98,13 @@ def format_duration(ms: int) -> str:
     return f"{seconds} s" if seconds < _MINUTES_FROM_S else f"{seconds // 60} min"
 
 
+def brief_ms(ms: float) -> str:
+    """Returns a measured duration, as `12.5 ms`, `3.1 s` or `4 min`."""
+    if ms < 1000:  # noqa: PLR2004  a second
+        return f"{figure(ms)} ms"
+    return f"{figure(ms / 1000)} s" if ms < 1000 * _MINUTES_FROM_S else format_duration(int(ms))
+
+
 def size(count: float) -> str:
     """Returns a number of bytes in KiB, MiB or GiB."""
     if count >= _GIB:

@@ -419,7 +419,7 @@ class ServerConnections(ConnectionSet):
     def shared(self) -> MultiplexedConnection | None:
         """Returns the shared connection, if there is one and it is usable."""
         shared = self._shared
-        if shared is None or not shared.is_open or self.is_suspect:
+        if shared is None or not shared.is_open or self.probes_first:
             return None
         return shared
 
@@ -438,7 +438,7 @@ class ServerConnections(ConnectionSet):
     async def _make(self) -> MultiplexedConnection:
         if self.may_be_plain:
             await self._greet()
-        if self.is_suspect:
+        if self.probes_first:
             await self._probe()
             if (shared := self.shared) is not None:  # it was usable all the time
                 return shared
@@ -879,11 +879,11 @@ class AsyncDriver(Driver[Servers]):
         if not lines.shares(shared):  # another one has replaced it: the error is old
             shared.retire()
             return
-        self.servers.moved()
+        self.servers.forget_slots()
         if is_cut:
-            self.servers.failed(lines)
+            self.servers.note_failed(lines)
         elif error_mapping.is_cut_off(error):
-            self.servers.distrust(lines)
+            self.servers.ask_last(lines)
         await lines.close()
 
     async def close(self) -> None:

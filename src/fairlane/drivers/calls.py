@@ -112,7 +112,7 @@ def words(
         return tuple(_ready(step.args))
     name: bytes = b"EVAL" if whole else b"EVALSHA"
     script = step.script
-    first = script.source(dialect) if whole else script.sha(dialect)
+    first = script.source(dialect) if whole else script.shas[dialect]
     args: Iterable[Any] = step.args if type(step) is TextCall else _ready(step.args)
     return (name, first, b"%d" % len(step.keys), *step.keys, *args)
 
@@ -270,7 +270,7 @@ class BatchTurns:
         self._calls, self._driver, self._io = calls, driver, driver.servers.IO
         self.until = calls.end_of(batch.patience_s)
         self._away_s = driver.cluster_away_s(calls.away_s if batch.away_s is None else batch.away_s)
-        self._state = BatchState(batch, driver.place, driver.may_pass, self._away_s)
+        self._state = BatchState(batch, driver.place, driver.is_retryable, self._away_s)
 
     async def run(self, first: Awaitable[None] | None = None) -> list[Any]:
         """Returns the replies. `first`: an awaitable that replaces the first turn."""
@@ -322,7 +322,7 @@ class BatchTurns:
             lines = self._driver.servers.only if part.place is None else None
             lines = lines or await self._lines(part)
             if self._state.skip_if_away(part.indexes, lines):
-                self._driver.servers.look_again()
+                self._driver.servers.forget_old_slots()
                 return
             shared = await self._send_shared(part, lines) if self.SHARES else None
             if shared is not None:
@@ -402,8 +402,8 @@ class BatchTurns:
         """Returns the error of a step; if the server lacks the script, sends its text instead."""
         if error_mapping.is_forgotten(error):
             return await self._send_whole(step, part, lines)
-        if self._driver.may_pass(error) and not error_mapping.is_on_the_move(error):
-            self._driver.servers.moved()
+        if self._driver.is_retryable(error) and not error_mapping.is_on_the_move(error):
+            self._driver.servers.forget_slots()
         return error
 
     async def _send_whole(self, step: Command | Call[Any], part: NodePart, lines: Any) -> Any:
@@ -460,7 +460,7 @@ class Calls(Generic[D]):
         The calls are not repeated for long, and a server that hangs gets only a short try.
         """
         self.until = min(self.until, clock.mono_s() + settings.HURRY_S)
-        self.driver.servers.doubt()
+        self.driver.servers.probe_all()
 
     def end_of(self, patience_s: float | None, began: float | None = None) -> float:
         """Returns the last time at which a call is repeated, like `began` by clock.mono_s."""
@@ -542,7 +542,7 @@ class Calls(Generic[D]):
                 away_s = driver.cluster_away_s(away_s)
                 until = self.end_of(away_s, began)
                 delays = delays or connection_delays(until - clock.mono_s())
-                pause = next(delays, None) if driver.may_pass(error) else None
+                pause = next(delays, None) if driver.is_retryable(error) else None
                 if pause is None or driver.give_up():
                     raise driver.error_of(error, away_s, step) from None
                 await self._io.sleep(pause)

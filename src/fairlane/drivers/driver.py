@@ -16,7 +16,8 @@ from fairlane.common.text import exact
 from fairlane.drivers import error_mapping, topology, urls
 from fairlane.drivers.topology import ServerHealth, Topology, given_up
 from fairlane.errors import RedisUnreachable
-from fairlane.protocol.lua import Dialect
+from fairlane.protocol.lua import Dialect, is_in_cluster
+from fairlane.protocol.server_info import read_info
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine
@@ -44,7 +45,7 @@ class ConnectionSet(ServerHealth):
 
     def idle(self) -> Any:
         """Returns an open idle connection that needs no probe; None = `take` makes one."""
-        if self.is_suspect or self.may_be_plain or self._pid != os.getpid():
+        if self.probes_first or self.may_be_plain or self._pid != os.getpid():
             return None
         try:
             line = self._idle.pop()
@@ -57,7 +58,7 @@ class ConnectionSet(ServerHealth):
 
     async def take(self) -> Any:
         """Returns an idle connection, or a new one. A new one asks a Sentinel for the master."""
-        if self.is_suspect:
+        if self.probes_first:
             await self._probe()
         if self.may_be_plain:
             await self._greet()
@@ -87,11 +88,11 @@ class ConnectionSet(ServerHealth):
         except redis.exceptions.ResponseError:
             pass  # an error is a reply, too
         except redis.exceptions.TimeoutError:
-            self.was_too_slow()
+            self.note_slow_probe()
             raise
         finally:
             await io.disconnect(line)
-        self.has_answered()
+        self.note_probe_reply()
 
     async def _greet(self) -> None:
         """Raises ConnectionError if the server answers without TLS."""
@@ -108,7 +109,8 @@ class ConnectionSet(ServerHealth):
     def give(self, line: Any) -> None:
         """Makes a connection idle; a broken one reconnects at its next use."""
         self._idle.append(line)
-        self.note_reply()
+        if self._away_since:
+            self.note_reply()
 
     async def close(self) -> None:
         """Closes the idle connections; one in use is given back as usual."""
@@ -150,13 +152,13 @@ class ServerSet(Topology[C]):
                 if line is not None:
                     await self.IO.disconnect(line)
                 failure = error
-                self.failed(self.lines_at(node))
+                self.note_failed(self.lines_at(node))
                 continue
             except BaseException:  # interrupted in the middle of the reply
                 if line is not None:
                     await self.IO.abandon(line)
                 raise
-            self._suspects.pop(node, None)
+            self._asked_last.pop(node, None)
             self.lines_at(node).give(line)
             if slots.nodes:
                 return self._learn(slots)
@@ -214,10 +216,11 @@ class Driver(Generic[S]):
 
     def learn(self, infos: list[bytes]) -> Dialect:
         """Keeps what INFO reports, of one server or of a cluster's primaries. Raises RedisUnfit."""
-        dialect, *_ = [error_mapping.check_fitness(info, self.place) for info in infos]
-        self.waits_for_disk = all(map(error_mapping.has_waitaof, infos))
-        self.is_replica = error_mapping.names_replica(infos[0], self.url)
-        self.is_cluster = any(map(error_mapping.is_cluster, infos))
+        found = [read_info(info) for info in infos]
+        dialect, *_ = [error_mapping.check_fitness(info, self.place) for info in found]
+        self.waits_for_disk = all(map(error_mapping.has_waitaof, found))
+        self.is_replica = error_mapping.names_replica(found[0], self.url)
+        self.is_cluster = any(map(is_in_cluster, found))  # refuses keys in several slots
         self.dialect = dialect  # set last: a thread that sees it may use the values above
         return dialect
 
@@ -276,18 +279,18 @@ class Driver(Generic[S]):
         """
         if line is not None:
             await self.servers.IO.disconnect(line)
-        self.servers.moved()
+        self.servers.forget_slots()
         if lines is None:
             return
         if not isinstance(error, redis.exceptions.ResponseError):
             await lines.close()
-            self.servers.failed(lines)
+            self.servers.note_failed(lines)
             if line is not None:
                 self.on_cut()
         elif self.spoils(error):
             await lines.close()
             if error_mapping.is_cut_off(error):
-                self.servers.distrust(lines)
+                self.servers.ask_last(lines)
 
     def start(
         self,
@@ -308,7 +311,7 @@ class Driver(Generic[S]):
         """Returns True if the connections to the server that sent this error must be closed."""
         return error_mapping.spoils_connections(error, in_cluster=not self.servers.is_one)
 
-    def may_pass(self, error: Exception) -> bool:
+    def is_retryable(self, error: Exception) -> bool:
         """Returns True if the same call may succeed a moment later."""
         return error_mapping.is_passing(error) and not self.is_final(error)
 

@@ -1,12 +1,13 @@
-"""The servers behind a URL, without I/O: one server, or the primaries of a cluster.
+"""Where the keys of a URL are: the slot map, the health of each server, the state of a batch.
 
-`sync` and `aio` name their classes of redis-py in KINDS.
+It does no I/O. A URL names one server, or a cluster with several primaries.
 """
 
 from __future__ import annotations
 
 import math
 from bisect import bisect_right
+from functools import cache
 from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar
 
 import redis
@@ -30,9 +31,10 @@ if TYPE_CHECKING:
 def group(
     keys: dict[int, bytes | None], home: Callable[[bytes], Address | None]
 ) -> list[tuple[bytes | None, list[int]]]:
-    """Groups the steps of a batch by node: (a key of that node, indexes in their order).
+    """Returns for each node one of its keys and the indexes of its steps, in their order.
 
-    `keys`: by index, the key that decides. While the nodes are unknown, steps are grouped by slot.
+    `keys` maps the index of each step to the key that routes it. While the nodes are unknown, steps
+    are grouped by slot.
     """
     groups: dict[Address | int | None, tuple[bytes | None, list[int]]] = {}
     for index, key in keys.items():
@@ -66,13 +68,11 @@ class SlotMap:
 
 
 # ------------------------------------------------------------------ topology
-# The servers behind a URL, without I/O: one server, or the primaries of a cluster.
-#
-# `sync` and `aio` name their classes of redis-py in KINDS.
+# The servers behind a URL. `sync` and `aio` name their classes of redis-py in KINDS.
 
 
 _TRIES = 3
-_SHARE = 10  # the pause after a slow try is so many times as long as the try, up to the maximum
+_PAUSE_PER_TRY = 10  # the pause after a slow try, as a multiple of the time that the try took
 BRIEF = ("socket_timeout", "socket_connect_timeout")
 
 
@@ -81,7 +81,7 @@ class ServerHealth:
 
     place = ""
     may_be_plain = False  # the URL requires TLS, and the server may answer without it
-    is_suspect = False  # its last call was not answered, so the next connection is a short try
+    probes_first = False  # its next connection is a short probe, because it may not answer
     _try_s = 0.0
     _away_since = 0.0  # the first call without a reply, by clock.mono_s; 0 = the server answers
     _tried_at = _again_at = _noted_at = 0.0
@@ -92,23 +92,23 @@ class ServerHealth:
         self._try_s = min(usual, self._try_s or settings.FIRST_RETRY_TIMEOUT_S)
         return options | dict.fromkeys(BRIEF, self._try_s)
 
-    def was_too_slow(self) -> None:
+    def note_slow_probe(self) -> None:
         """Doubles the timeout of the next probe: the server may be slow."""
         self._try_s *= 2
 
-    def has_answered(self) -> None:
+    def note_probe_reply(self) -> None:
         """Notes that a probe was answered: no more probes."""
-        self.is_suspect, self._try_s = False, 0.0
+        self.probes_first, self._try_s = False, 0.0
 
-    def note_silence(self) -> None:
-        """Notes a call without a reply. The longer there was none, the later is the next try.
+    def note_no_reply(self) -> None:
+        """Notes a call without a reply. The longer there is none, the longer is the pause to a try.
 
         A server that hangs makes each try slow, so the pause also grows with the time of the try.
         """
         now, (least, most) = clock.mono_s(), settings.AWAY_AGAIN_S
         self._away_since = self._away_since or now
         took = now - self._tried_at if self._tried_at else 0.0
-        pause = max(least, (now - self._away_since) / 4, _SHARE * took)
+        pause = max(least, (now - self._away_since) / 4, _PAUSE_PER_TRY * took)
         self._again_at, self._tried_at, self._noted_at = now + min(most, pause), 0.0, now
 
     def note_reply(self) -> None:
@@ -119,10 +119,11 @@ class ServerHealth:
         """Returns True if the server has not answered for `away_s`."""
         return self._away_since > 0 and clock.mono_s() - self._away_since >= away_s
 
-    def may_try(self, away_s: float, again_s: float = math.inf) -> bool:
-        """Returns True unless the server is away. When a try is due, one caller makes it.
+    def claim_try(self, away_s: float, again_s: float = math.inf) -> bool:
+        """Returns True if the caller may use the server.
 
-        A try is due after `again_s` at the latest.
+        If the server is away, True claims the try that is due, so that other callers skip it. A try
+        is due after `again_s` at the latest.
         """
         if not self.is_away(away_s):
             return True
@@ -173,7 +174,19 @@ def connection_options(timeout_s: float) -> dict[str, Any]:
         "socket_read_size": 1 << 18,
         "protocol": 2,
         "health_check_interval": 0,
+        **_library(),
     }
+
+
+@cache
+def _library() -> dict[str, Any]:
+    """Returns how redis-py names itself to a server.
+
+    Otherwise it reads its version from the files of its package for each connection, which takes
+    longer than the connection.
+    """
+    name = getattr(redis, "DriverInfo", None)  # older versions read it once
+    return {} if name is None else {"driver_info": name()}
 
 
 def kinds_of(connection: Any, sentinel: Any, lines: Any) -> IoKinds:
@@ -204,7 +217,7 @@ class Topology(Generic[L]):
         self._map: SlotMap | None = None
         self._last_map: SlotMap | None = None  # the last one read, even if outdated
         self._seeds: list[Address] = []
-        self._suspects: dict[Address, bool] = {}  # nodes to ask last, newest at the end
+        self._asked_last: dict[Address, bool] = {}  # nodes to ask last, newest at the end
         self._asked_at = 0.0  # when the slots were last read, by clock.mono_s
         self._guards: list[Any] = []
         self.nodes: list[Address | None] = [None]  # for OnNode, once they were read
@@ -232,46 +245,49 @@ class Topology(Generic[L]):
         return slots.home(key) if slots is not None else None
 
     @property
-    def homes(self) -> Callable[[bytes], Address | None]:
-        """Returns a lookup of a key's node in the present slot map; later maps do not change it."""
+    def node_lookup(self) -> Callable[[bytes], Address | None]:
+        """Returns a function from a key to its node by the last slot map, also an outdated one.
+
+        Later maps do not change it.
+        """
         last_map = self._last_map
         return last_map.home if last_map is not None else lambda _: None
 
-    def moved(self) -> None:
+    def forget_slots(self) -> None:
         """Makes the next call read the slots, because a node refused one or did not answer."""
         self._map = None
 
-    def look_again(self) -> None:
+    def forget_old_slots(self) -> None:
         """Makes the next call read the slots if they are old, because a replica may lead now."""
         if clock.mono_s() - self._asked_at > settings.SLOTS_AGAIN_S:
             self._map = None
 
-    def failed(self, lines: L) -> None:
+    def note_failed(self, lines: L) -> None:
         """Notes that a server did not answer: the slots are read from it last.
 
         Its next connection is a short try. Otherwise each try would cost the whole timeout while
         the server hangs and no replica has taken over.
         """
-        self.distrust(lines)
+        self.ask_last(lines)
         if lines is not self.only:
-            lines.is_suspect = True
+            lines.probes_first = True
 
-    def doubt(self) -> None:
+    def probe_all(self) -> None:
         """Makes the next connection to each server a short try, until the server answers."""
         for lines in self._all_lines():
-            lines.is_suspect = True
+            lines.probes_first = True
 
-    def distrust(self, lines: L) -> None:
+    def ask_last(self, lines: L) -> None:
         """Makes a server the last from which the slots are read.
 
         It may be cut off from the others: then it answers, but its map may be wrong.
         """
         self._map = None
-        lines.note_silence()
+        lines.note_no_reply()
         for node, known in list(self._nodes.items()):  # another thread may add one
             if known is lines:
-                self._suspects.pop(node, None)
-                self._suspects[node] = True
+                self._asked_last.pop(node, None)
+                self._asked_last[node] = True
 
     def _learn(self, found: SlotMap) -> SlotMap:
         """Keeps a slot map that a cluster sent."""
@@ -292,13 +308,10 @@ class Topology(Generic[L]):
         return self.lines_at(home)
 
     def _any(self, nodes: list[Address]) -> Address:
-        return next((node for node in nodes if node not in self._suspects), nodes[0])
+        return next((node for node in nodes if node not in self._asked_last), nodes[0])
 
     def tries(self) -> Iterator[bool]:
-        """Yields once for each try to reach any server, in a cluster a different one each time.
-
-        Yields True for the last try.
-        """
+        """Yields for each try to reach a server, True for the last one. A cluster has several."""
         count = 1 if self.is_one else _TRIES
         return (left == 1 for left in range(count, 0, -1))
 
@@ -312,8 +325,9 @@ class Topology(Generic[L]):
     def _to_ask(self) -> list[Address]:
         """Returns the nodes to read the slots from: those in use first, those that failed last."""
         known = [*self._nodes, *self._seeds, *(node for node in self.nodes if node)]
-        fine = [node for node in known if node not in self._suspects]
-        return list(dict.fromkeys([*fine, *self._suspects, *known]))
+        fine = [node for node in known if node not in self._asked_last]
+        # `known` again, because another thread may have taken one out of `_asked_last` meanwhile.
+        return list(dict.fromkeys([*fine, *self._asked_last, *known]))
 
     def _all_lines(self) -> list[L]:
         return [*self._nodes.values(), *([self.only] if self.only else [])]
@@ -338,7 +352,7 @@ class NodePart(NamedTuple):
 
 
 class BatchState:
-    """The state of one batch. `may_pass` returns True for an error that may pass.
+    """The state of one batch. `is_retryable`: after this error a step is sent again.
 
     `away_s`: as in Batch; None for a single server.
     """
@@ -347,12 +361,12 @@ class BatchState:
         self,
         batch: Batch,
         place: str,
-        may_pass: Callable[[Exception], bool],
+        is_retryable: Callable[[Exception], bool],
         away_s: float | None = None,
     ) -> None:
         self.steps = batch.steps
         self.replies: list[Any] = [None] * len(batch.steps)
-        self._is_lenient, self._place, self._may_pass = batch.lenient, place, may_pass
+        self._is_lenient, self._place, self._is_retryable = batch.lenient, place, is_retryable
         self._left: dict[int, Address | None] = dict.fromkeys(range(len(batch.steps)))
         self._errors: dict[int, Exception] = {}
         self._hops = 0
@@ -364,8 +378,8 @@ class BatchState:
         self._is_late = False
         self._apart: list[int] = []  # steps with `apart` whose slot is being moved
         self._keys: list[bytes | None] = []  # in a cluster, of each step
-        self._first: int | None = None  # the first step with a key ...
-        self._beside: list[int] = []  # ... and the steps without a key, which go to the same node
+        self._first: int | None = None  # the first step with a key
+        self._beside: list[int] = []  # steps without a key, which go to the node of that step
 
     @property
     def is_over(self) -> bool:
@@ -398,7 +412,7 @@ class BatchState:
 
     def answer(self, index: int, reply: Any) -> None:
         """Notes the reply to a step, or its error."""
-        if not isinstance(reply, Exception) or not self._may_pass(reply):
+        if not isinstance(reply, Exception) or not self._is_retryable(reply):
             self.replies[index] = reply
             del self._left[index]
             return
@@ -415,12 +429,12 @@ class BatchState:
         """
         for index in indexes:
             if index in self._left:
-                is_over = self.steps[index].is_once and self._may_pass(error)
+                is_over = self.steps[index].is_once and self._is_retryable(error)
                 self.answer(index, None if is_over else error)
 
     def skip_if_away(self, indexes: list[int], server: ServerHealth) -> bool:
         """Gives up these steps and returns True if the server is away and no try is due."""
-        if self._away_s is None or server.may_try(self._away_s, self._again_s):
+        if self._away_s is None or server.claim_try(self._away_s, self._again_s):
             return False
         self._give_up(indexes, server)
         return True
@@ -432,7 +446,7 @@ class BatchState:
 
     def _give_up(self, indexes: list[int], server: ServerHealth) -> None:
         for index in indexes:
-            self.replies[index] = self._noted(server.away_error(), index in self._sent)
+            self.replies[index] = self._noted(server.away_error(), was_sent=index in self._sent)
             del self._left[index]
 
     def note_sent(self, indexes: list[int]) -> None:
@@ -440,9 +454,10 @@ class BatchState:
         if self._away_s is not None:
             self._sent.update(indexes)
 
-    def _noted(self, error: FairlaneError, was_sent: object) -> FairlaneError:
+    @staticmethod
+    def _noted(error: FairlaneError, *, was_sent: bool) -> FairlaneError:
         if isinstance(error, NodeAway):
-            error.was_sent = bool(was_sent)
+            error.was_sent = was_sent
         return error
 
     def fallbacks(self) -> Iterator[tuple[int, Operation[Any]]]:
@@ -488,7 +503,7 @@ class BatchState:
         failed = [index for index, reply in enumerate(self.replies) if isinstance(reply, Exception)]
         if failed and (not self._is_lenient or all(map(self._is_lost, range(len(self.steps))))):
             first = self._ours(failed[0], is_replica=is_replica)
-            raise self._noted(first, self._sent) from None
+            raise self._noted(first, was_sent=bool(self._sent)) from None
         for index in failed:
             self.replies[index] = self._ours(index)
         return self.replies
@@ -498,7 +513,8 @@ class BatchState:
         error = self._errors[index]
         if self._away_s is None:
             return error
-        return self._noted(given_up(error, self._place, self._away_s), index in self._sent)
+        ours = given_up(error, self._place, self._away_s)
+        return self._noted(ours, was_sent=index in self._sent)
 
     def _is_lost(self, index: int) -> bool:
         return index in self._left or isinstance(self.replies[index], RedisUnreachable)

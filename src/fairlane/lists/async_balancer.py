@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Self, Unpack
 from fairlane import settings
 from fairlane.aio.queue import Queue
 from fairlane.common.chunking import chunks_async
+from fairlane.default_redis import resolve_url
 from fairlane.drivers.aio import AsyncDriver
 from fairlane.errors import RedisError
 
@@ -16,7 +17,6 @@ from fairlane.errors import RedisError
 from fairlane.operations.admission import check_queues, place, withdraw
 from fairlane.operations.lists import check_lists, push_shortest
 from fairlane.options import id_for, policy_of
-from fairlane.redis_url import resolve_url
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

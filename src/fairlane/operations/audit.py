@@ -21,7 +21,7 @@ from fairlane.model import Token
 from fairlane.operations import apart_keys, limit_keys, tokens
 from fairlane.operations.lease import reap
 from fairlane.operations.shards import change_shards, read_shards
-from fairlane.operations.tokens import are_queued, push
+from fairlane.operations.tokens import are_queued, push, was_seen
 from fairlane.operations.workers import NOW, glance, glances, look_at, settle_reaps
 from fairlane.protocol import keys
 from fairlane.protocol.steps import TOGETHER, Batch, Command, call_each, run_all, run_each_or_error
@@ -313,7 +313,7 @@ class Audit:
         """
         active = keys.active(self._queue)
         score, (seconds, _) = await Batch([Command(b"ZSCORE", active, name), Command(b"TIME")])
-        if score is not None and not (is_gone and float(score) % 1 == 0):
+        if score is not None and not (is_gone and not was_seen(score)):
             await look_at(self._queue, name, score.decode(), int(seconds) * 1000)
 
     async def _unfinished(self) -> set[bytes]:

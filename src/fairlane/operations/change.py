@@ -18,7 +18,6 @@ from fairlane.errors import (
 from fairlane.model import ENDED, OUTCOMES, RUNNING, DeadChoice, ending_words
 from fairlane.operations.dead_letters import ALL, count_chosen, drop_dead, requeue_dead
 from fairlane.operations.find import Labels, RequestFilter, filter_of, unfinished
-from fairlane.operations.intents import seen_to_exist
 from fairlane.operations.rates import NewRate, check_rate, no_rate, set_rates
 from fairlane.operations.request_state import completion, how_it_ended
 from fairlane.operations.tokens import (
@@ -27,6 +26,8 @@ from fairlane.operations.tokens import (
     follow_up,
     reschedule_active,
     retire_all,
+    seen_to_exist,
+    was_seen,
 )
 from fairlane.operations.workers import glances
 from fairlane.options import check_option, check_option_names, read_option
@@ -165,7 +166,7 @@ async def look_by(queue: str, ids: Sequence[str], deadline_ms: int) -> None:
     due = time_ms(time) + deadline_ms
     rows: list[Arg] = []
     for request_id, score in zip(ids, scores, strict=True):
-        if score is not None and float(score) % 1 and float(score) > due:
+        if score is not None and was_seen(score) and float(score) > due:
             rows += [request_id, score, seen_to_exist(due)]
     if rows:
         await reschedule_active(queue, rows)

@@ -19,8 +19,8 @@ from fairlane.errors import (
     not_found,
 )
 from fairlane.model import ENDED_STATES
-from fairlane.operations.chosen import FAN, NEXT, shown_body
 from fairlane.operations.durability import confirm_end
+from fairlane.operations.flow_branches import FAN, NEXT, shown_body
 from fairlane.operations.request_state import completion
 from fairlane.operations.workers import unserved
 from fairlane.protocol import keys
@@ -162,7 +162,10 @@ class Span(NamedTuple):
 
 
 def place(entry_id: str) -> tuple[int, int]:
-    """Returns an entry id as two numbers, ordered as the stream is. Raises ValueError."""
+    """Returns an entry id as (ms, number), which compare in the order of the stream.
+
+    Raises ValueError.
+    """
     ms, _, seq = entry_id.partition("-")
     return int(ms), int(seq or 0)
 
@@ -212,7 +215,7 @@ async def lost_behind(queue: str, at: str) -> str:
 async def trimmed_before(queue: str, moment_ms: str) -> str:
     """Returns why endings after this time may be missing from the log; "" if none can be.
 
-    A log that is shorter than what it keeps was never trimmed.
+    A log with fewer entries than LOG_ENTRIES was never trimmed.
     """
     found = await span(keys.completed(queue))
     if found is None or found.length < settings.LOG_ENTRIES:
@@ -276,7 +279,7 @@ async def timed_out(request_id: str, queue: str, timeout_s: float, counts: str =
         (found,) = await Batch(
             [Command(b"HGET", keys.request_hash(request_id), b"state")], patience_s=0.0
         )
-    except FairlaneError:  # the timeout is over, whatever Redis replies
+    except FairlaneError:  # the caller gets WaitTimeout also if Redis does not answer
         found = None
     is_paused = found == b"paused"
     goes_on = f"fairlane resume {request_id} lets it go on" if is_paused else "it goes on"
@@ -310,8 +313,8 @@ async def read_results(request_id: str, after: bytes, block_ms: int, born: str =
     Blocks up to `block_ms` if there is nothing new. `born` is that of the page before. Raises
     RequestNotFound, and RequestLost if the request of that page is gone.
     """
-    # The hash is read before the results: a request that has ended has written all of them. It is
-    # read after them, too: if it was reopened in between, some of them had gone.
+    # The hash is read before the results, because an ended request has written all of them. It is
+    # read again after them: if `reopened` differs, a repair may have deleted some of them.
     words, from_after = (b"XREAD", b"COUNT", PAGE), (b"STREAMS", keys.results(request_id), after)
     opening = hmget(request_id, *_OPENING)
     first = [hmget(request_id, *_COUNTED), Command(*words, *from_after), opening]
@@ -381,7 +384,7 @@ async def with_errors(request_id: str, pages: list[list[Result]]) -> list[list[R
 def parse_results(fields: list[bytes]) -> list[Result]:
     """Reads one entry of `out`: worker, then (head, body) pairs; see model.result_head.
 
-    The body of a result that chose something is what it chose, see operations/chosen.py.
+    The body of a result that chose something is what it chose, see operations/flow_branches.py.
     `error` of a dead sub-request is the name of its text: see with_errors.
     """
     found = []
@@ -412,25 +415,25 @@ def parse_results(fields: list[bytes]) -> list[Result]:
 # Keeps endings in the completion log until its readers have read them, within a bound.
 #
 # Each reader marks its place in the hash `{queue}:readers`. The leader trims the log to
-# settings.LOG_ENTRIES, but no ending that a live reader has not read. A mark ends some time after
-# its last renewal, and the log never has more than settings.LOG_MOST endings. So a dead reader
-# holds a bounded part of the memory for a bounded time.
+# settings.LOG_ENTRIES, and keeps each ending that a live reader has not read. A mark ends some
+# time after its last renewal, and the log never has more than settings.LOG_MOST endings. So a dead
+# reader holds a bounded part of the memory for a bounded time.
 
 
-_READERS_PAGE = 10_000  # endings of one trim: a longer one would hold up other callers
+_TRIM_PAGE = 10_000  # endings of one trim: a longer one would hold up other callers
 _GRACE_MS = 60_000  # a mark is deleted so long after its end: its reader may be late
 _NO_PLACE = "18446744073709551615"  # behind every entry
 
 
 async def mark(queue: str, places: Mapping[str, str], hold_ms: int) -> None:
-    """Marks how far readers are: reader -> the last entry that it has read; renews the marks.
+    """Stores and renews the place of each reader: the last entry that it has read.
 
-    A user without the right to write, and a full Redis, have no mark: the reader goes on.
+    If Redis refuses the write (a right is missing, or it is full), the reader goes on without it.
     """
     if not places:
         return
     until_ms = time_ms(await Command(b"TIME")) + hold_ms
-    words = [word for name, place in places.items() for word in (name, f"{place} {until_ms}")]
+    words = [word for name, at in places.items() for word in (name, f"{at} {until_ms}")]
     readers = keys.log_readers(queue)
     await Batch(
         [
@@ -461,9 +464,9 @@ async def trim(queue: str) -> int:
         await Command(b"HDEL", readers, *dead)
     trimmed = 0
     while (excess := length - settings.LOG_ENTRIES - trimmed) > 0:
-        # An approximate trim deletes whole blocks, so it deletes nothing above the floor.
+        # MINID protects the entries from the floor on, and LIMIT the newest LOG_ENTRIES.
         count = await Command(
-            b"XTRIM", log, b"MINID", b"~", floor, b"LIMIT", min(excess, _READERS_PAGE)
+            b"XTRIM", log, b"MINID", b"~", floor, b"LIMIT", min(excess, _TRIM_PAGE)
         )
         if not count:
             break
@@ -475,21 +478,11 @@ def _floor(marks: Mapping[str, str], now_ms: int) -> tuple[str, list[str]]:
     """Returns the earliest place of a live reader, and the readers that are dead."""
     floor, dead = _NO_PLACE, []
     for name, text in marks.items():
-        place, _, until = text.partition(" ")
+        at, _, until = text.partition(" ")
         left_ms = int(until) - now_ms if until.isdigit() else -_GRACE_MS
         # A mark that ends too late is from before the clock went back.
-        if not _is_place(place) or not -_GRACE_MS < left_ms <= settings.LOG_READER_MS + _GRACE_MS:
+        if not is_place(at) or not -_GRACE_MS < left_ms <= settings.LOG_READER_MS + _GRACE_MS:
             dead.append(name)
         elif left_ms > 0:
-            floor = min(floor, place, key=_order)
+            floor = min(floor, at, key=place)
     return floor, dead
-
-
-def _is_place(text: str) -> bool:
-    ms, _, seq = text.partition("-")
-    return ms.isdigit() and (seq.isdigit() or not seq)
-
-
-def _order(place: str) -> tuple[int, int]:
-    ms, _, seq = place.partition("-")
-    return int(ms), int(seq or 0)

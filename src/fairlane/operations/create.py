@@ -24,8 +24,8 @@ from fairlane.errors import (
 )
 from fairlane.model import ENDED_STATES
 from fairlane.operations.admission import Admission
+from fairlane.operations.after import Life, circle_text, find_circles, lives_text
 from fairlane.operations.intents import Intent, grace_ms, intend, read_intents, restore, withdraw
-from fairlane.operations.lives import Life, circle_text, find_circles, lives_text
 from fairlane.operations.tokens import (
     count_stop,
     follow_up,
@@ -231,7 +231,7 @@ class NewRequest:
     created: Created | None = None
     unsure: Digest | None = None
     ids: bytes = b""  # of the bodies, if they are to be distinct
-    lives: str = ""  # see operations/lives.py
+    lives: str = ""  # see operations/after.py
     is_apart: bool = False
 
     def begin(self, bodies: Chunk) -> None:

@@ -10,19 +10,31 @@ from fairlane import settings
 from fairlane.common.fingerprint import fingerprint_of, read_failure
 from fairlane.common.task_names import certain_tasks, count_task, read_tasks, task_of
 from fairlane.common.text import join_names, split_names
-from fairlane.errors import DeadNotFound, RequestEnded, not_found
+from fairlane.errors import (
+    DeadNotFound,
+    FairlaneError,
+    InvalidArgument,
+    RequestEnded,
+    not_found,
+)
 from fairlane.model import DeadChoice, outcome_of
 from fairlane.operations.call_words import call_words
 from fairlane.operations.completion import ERROR_DROPPED, error_texts_of_many
 from fairlane.operations.durability import confirm_requeue
 from fairlane.operations.intents import Intent, read_intents, withdraw
 from fairlane.operations.lease import new_op
-from fairlane.operations.request_state import moment, progress, waiting_retries
+from fairlane.operations.request_state import (
+    moment,
+    noted_failure,
+    progress,
+    waiting_retries,
+)
+from fairlane.operations.stats import releases
 from fairlane.operations.tokens import follow_up, retire
 from fairlane.operations.workers import glance
 from fairlane.protocol import keys, scripts
 from fairlane.protocol.request_hash import as_text, hmget, parse_fields, read
-from fairlane.protocol.steps import Batch, Call, Command, run_all
+from fairlane.protocol.steps import Batch, Call, Command, run_all, run_each
 from fairlane.records import (
     DeadExample,
     DeadGroup,
@@ -31,12 +43,15 @@ from fairlane.records import (
     FailureGroup,
     QueueErrors,
     RequestErrors,
+    RetryGroup,
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Sequence
 
-    from fairlane.errors import FairlaneError
+    from fairlane.call_records import CodeRelease
+    from fairlane.common.task_names import Tasks
+    from fairlane.records import FailedAttempt
 
 
 # ------------------------------------------------------------------ dead letters
@@ -75,6 +90,29 @@ class Listed:
     def died_ms(self) -> int:
         """Returns when it was given up, by the clock of the request's Redis."""
         return int(self.dead_id.partition(b"-")[0])
+
+
+async def dated(queue: str, choice: DeadChoice) -> DeadChoice:
+    """Returns the choice with the moment of the newest release, if it asks for that.
+
+    Raises InvalidArgument if workers of the queue have named no release.
+    """
+    if not choice.since_release:
+        return choice
+    (newest, *_) = await releases(queue) or (None,)
+    if newest is None:
+        raise InvalidArgument(
+            f"queue {queue} has no release: name that of your code by App(release=...), or by "
+            f"{settings.RELEASE_VARIABLE} of its workers"
+        )
+    return replace(choice, since_release=False, since_ms=max(choice.since_ms, newest.first_ms))
+
+
+async def _dated(request_id: str, choice: DeadChoice) -> DeadChoice:
+    if not choice.since_release:
+        return choice
+    (queue,) = await read(request_id, "queue")
+    return await dated(queue, choice)
 
 
 async def list_dead(request_id: str, after: bytes) -> list[Listed]:
@@ -123,6 +161,7 @@ async def choose(request_id: str, choice: DeadChoice) -> tuple[ChosenDead, list[
     missing: set[Any] = {*(choice.fingerprints or ()), *(choice.indexes or ())}
     if frozenset() in {choice.fingerprints, choice.indexes, choice.tasks}:
         return ChosenDead(), []
+    choice = await _dated(request_id, choice)
     chosen, after = ChosenDead(), b""
     while page := await list_dead(request_id, after):
         after = page[-1].dead_id
@@ -202,14 +241,19 @@ def _sub_request(
 
 
 async def group_dead(
-    request_id: str, most: int | None = None, choice: DeadChoice = ALL
+    request_id: str,
+    most: int | None = None,
+    choice: DeadChoice = ALL,
+    older: OlderFailures | None = None,
 ) -> tuple[list[DeadGroup], int]:
     """Groups a request's chosen dead sub-requests by fingerprint, most first.
 
     Also returns how many were read. If `most` is given, no page is read after so many, which died
-    first. Raises RequestNotFound.
+    first. `older` gets the failures that were there before the newest release, chosen or not.
+    Raises RequestNotFound.
     """
     await page_size(request_id)
+    choice = await _dated(request_id, choice)
     hidden = await read_redact(request_id)
     groups: dict[str, DeadGroup] = {}
     after, count = b"", 0
@@ -218,9 +262,27 @@ async def group_dead(
         if not page:
             break
         after, count = page[-1].dead_id, count + len(page)
+        if older is not None:
+            older.add(page)
         for one in filter(choice.accepts, page):
             _add(groups, one, hidden)
     return sorted(groups.values(), key=lambda group: (-group.count, group.first_ms)), count
+
+
+class OlderFailures:
+    """The fingerprints of dead sub-requests that died before a release began."""
+
+    def __init__(self, release: CodeRelease | None) -> None:
+        self._before_ms = release.first_ms if release is not None else 0
+        self._found: set[str] = set()
+
+    def add(self, page: Iterable[Listed]) -> None:
+        """Adds those of these dead sub-requests."""
+        self._found.update(one.fingerprint for one in page if one.died_ms < self._before_ms)
+
+    def is_new(self, group: DeadGroup | FailureGroup) -> bool:
+        """Returns True if there is a release, and none of these failed so before it."""
+        return self._before_ms > 0 and group.fingerprint not in self._found
 
 
 async def read_redact(request_id: str) -> tuple[str, ...]:
@@ -233,6 +295,7 @@ async def count_chosen(request_id: str, choice: DeadChoice) -> int:
     """Returns how many dead sub-requests are kept and chosen; 0 if the request is gone."""
     if choice == ALL:
         return await count_dead(request_id)
+    choice = await _dated(request_id, choice)
     count, after = 0, b""
     while page := await list_dead(request_id, after):
         after = page[-1].dead_id
@@ -264,6 +327,7 @@ async def queue_dead(queue: str, choice: DeadChoice = ALL) -> dict[str, Any]:
     count. Sorts 10,000 dead of each by reason; `more` is how many requests were not read: see
     requests_with_dead.
     """
+    choice = await dated(queue, choice)
     having, more = await requests_with_dead(queue, choice)
     found = []
     for one in having:
@@ -321,7 +385,7 @@ async def _candidates(queue: str) -> tuple[list[str], int]:
         for entry_id, fields in entries:
             before = b"(" + entry_id
             ending = as_text(fields)
-            if ending["dead"] != "0":
+            if ending.get("dead", "0") != "0":
                 ids[ending["id"]] = None
         looked += len(entries)
         if len(entries) < PAGE:
@@ -355,6 +419,7 @@ def _text(value: bytes) -> str:
 # a request also count what waits for a retry.
 
 
+FAILED_LAST = "attempts"  # the reason of a sub-request whose last attempt failed
 MOST_GROUPED = 100_000  # dead sub-requests of one request, or of a queue, that are grouped
 _MAX_EXAMPLES = 5  # requests of a group that are named
 
@@ -368,7 +433,11 @@ async def request_errors(
     """
     counts = await progress(request_id)
     retries, due_ms = await waiting_retries(request_id)
-    groups, read = await group_dead(request_id, most, choice)
+    (release, *_) = await releases(counts.queue) or (None,)
+    older = OlderFailures(release)
+    groups, read = await group_dead(request_id, most, choice, older)
+    for group in groups:
+        group.is_new = older.is_new(group)
     more = max(0, await count_dead(request_id) - read)
     now_ms = await moment(request_id)
     return RequestErrors(counts, groups, more, retries, due_ms if retries else None, now_ms)
@@ -382,13 +451,16 @@ async def queue_errors(
     Reads the requests that requests_with_dead returns, until `most` dead ones were read. If there
     is a choice, `kept` of a request is how many of its dead sub-requests are chosen.
     """
+    choice = await dated(queue, choice)
+    (release, *_) = await releases(queue) or (None,)
+    older = OlderFailures(release)
     having, unread = await requests_with_dead(queue, choice)
     groups: dict[str, FailureGroup] = {}
     chosen, read = dict[str, int](), 0
     for one in having:
         if read >= most:
             break
-        found_of_one, looked = await group_dead(one.id, most - read, choice)
+        found_of_one, looked = await group_dead(one.id, most - read, choice, older)
         read += looked
         chosen[one.id] = sum(group.count for group in found_of_one)
         for group in found_of_one:
@@ -406,12 +478,69 @@ async def queue_errors(
             known.last_ms = max(known.last_ms, group.last_ms)
             if len(known.examples) < _MAX_EXAMPLES:
                 known.examples.append(DeadExample(one.id, group.indexes[0]))
+    for known in groups.values():
+        known.is_new = older.is_new(known)
     found = sorted(groups.values(), key=lambda one: (-one.count, one.first_ms))
+    retries = await queue_retries(queue, choice)
     more = sum(one.kept for one in having) - read
     if choice != ALL:
         having = [replace(one, kept=chosen[one.id]) for one in having if chosen.get(one.id)]
     listed = sorted(having, key=lambda one: -one.kept)[:PAGE]
-    return QueueErrors(found, listed, len(having) - len(listed), max(0, more), unread)
+    left = len(having) - len(listed)
+    return QueueErrors(found, listed, left, max(0, more), unread, release, retries)
+
+
+_FAILED = ("queue", "total", "done", "failure", "task")
+
+
+async def queue_retries(queue: str, choice: DeadChoice = ALL) -> list[RetryGroup]:
+    """Groups up to 1,000 unfinished requests with sub-requests to be tried again by last failure.
+
+    The choice is compared with the last failed attempt, because Redis keeps only that one.
+    """
+    names = await Command(b"ZRANGE", keys.active(queue), 0, PAGE - 1)
+    ids = [name.decode("utf-8", "replace") for name in names]
+    rows = await run_each([hmget(one, *_FAILED) for one in ids])
+    failed: list[tuple[str, FailedAttempt, int, Tasks]] = []
+    for one, row in zip(ids, rows, strict=True):
+        if isinstance(row, FairlaneError):  # doctor reports it
+            continue
+        home, total, done, note, task = parse_fields(_FAILED, row)
+        last = noted_failure(note, "x") if home == queue else None
+        if last is not None and _may_choose(choice, last, certain_tasks(task)):
+            failed.append((one, last, int(done or 0), read_tasks(task, int(total or 0))))
+    counts = await run_all([Command(b"ZCARD", keys.retries(one)) for one, *_ in failed])
+    groups: dict[str, RetryGroup] = {}
+    for (one, last, made, tasks), count in zip(failed, counts, strict=True):
+        if not count:
+            continue
+        sign, failure = fingerprint_of(FAILED_LAST, last.error), read_failure(last.error)
+        group = groups.setdefault(
+            sign, RetryGroup(sign, failure.headline, failure.where or None, last.at_ms)
+        )
+        group.count += count
+        group.done += made
+        group.requests += 1
+        group.last_ms = max(group.last_ms, last.at_ms)
+        group.examples += [one] if len(group.examples) < _MAX_EXAMPLES else []
+        for task in tasks:
+            group.tasks[task] = None
+    return sorted(groups.values(), key=lambda one: (-one.count, -one.last_ms))
+
+
+def _may_choose(choice: DeadChoice, last: FailedAttempt, tasks: Sequence[str]) -> bool:
+    """Returns True if a last failed attempt is chosen, as a dead sub-request of it would be."""
+    return (
+        choice.indexes is None
+        and choice.may_accept(tasks)
+        and last.at_ms >= choice.since_ms
+        and (not choice.until_ms or last.at_ms < choice.until_ms)
+        and choice.error in last.error.lower()
+        and (
+            choice.fingerprints is None
+            or fingerprint_of(FAILED_LAST, last.error) in choice.fingerprints
+        )
+    )
 
 
 # ------------------------------------------------------------------ requeue and drop

@@ -14,7 +14,8 @@ from fairlane import settings
 from fairlane.common.text import join_names, plural
 from fairlane.errors import FairlaneError, RedisUnreachable
 from fairlane.operations.audit import Suspect, queued_long, remint_lost, still_lost
-from fairlane.operations.finding import BAD, NOTE, OK, WARN, Finding
+from fairlane.operations.check_result import BAD, NOTE, OK, WARN, Finding
+from fairlane.operations.incident_checks import INCIDENTS
 from fairlane.operations.request_checks import (
     FIELDS,
     QUEUE,
@@ -313,13 +314,16 @@ async def examine_servers(clock: Callable[[], float], wall_ms: Callable[[], int]
 async def examine_queue(queue: str) -> list[Finding]:
     """Runs the checks of one queue as a whole; a check that fails is a finding, too."""
     nodes = await Nodes()
-    found = []
-    try:
-        for check in QUEUE:
+    found: list[Finding] = []
+    failed: dict[str, FairlaneError] = {}
+    for check in (*QUEUE, *INCIDENTS):
+        try:
             found += await check(queue, nodes)
-    except FairlaneError as error:
-        found.append(_unread("queue", "the queue", error))
-    return found
+        except FairlaneError as error:
+            failed.setdefault(str(error), error)
+            if isinstance(error, RedisUnreachable):
+                break
+    return found + [_unread("queue", "the queue", error) for error in failed.values()]
 
 
 async def _page(walk: Walk, failed: list[Finding]) -> list[Finding]:
@@ -427,7 +431,7 @@ def _ms(ms: float) -> str:
 
 async def _scripts(node: Any, info: dict[str, str]) -> list[Finding]:
     scripts, dialect = list(library()), Dialect.of(info)
-    shas = [script.sha(dialect) for script in scripts]
+    shas = [script.shas[dialect] for script in scripts]
     reply = await _ask(node, b"SCRIPT", b"EXISTS", *shas)
     if reply is None:
         return [Finding("scripts", OK, "what is loaded is not readable")]

@@ -12,6 +12,7 @@ from fairlane.common.text import format_duration
 from fairlane.errors import FairlaneError, InvalidArgument, not_found
 from fairlane.model import ENDED_STATES
 from fairlane.operations import limit_keys
+from fairlane.operations.after import NEVER_MS, Life, find_circles, read_lives, waiting_lives
 from fairlane.operations.backlog import (
     WaitingRow,
     backlog_of,
@@ -21,7 +22,6 @@ from fairlane.operations.backlog import (
 )
 from fairlane.operations.completion import is_place, parse_results
 from fairlane.operations.limit_keys import KeyRoom
-from fairlane.operations.lives import NEVER_MS, Life, find_circles, read_lives, waiting_lives
 from fairlane.operations.pause import QueuePause, read_until
 from fairlane.operations.rates import opens, parse_queue_rate
 from fairlane.operations.request_state import detail_of, limits_in, number, progress_in
@@ -544,12 +544,8 @@ def estimate(
 ) -> Estimate:
     """Returns when the request starts and ends. Estimate says what None means."""
     rates = [*facts.rates, *([queue_rate] if queue_rate is not None else [])]
-    for cause in causes:
-        if cause.kind in _OPEN_ENDED or (cause.kind == "queue" and not cause.until_ms):
-            what = _OPEN_ENDED.get(cause.kind, "a queue that is paused until it is resumed")
-            return Estimate(why_not=f"{what} has no time to start")
-    if facts.progress.given_back is not None and facts.retries:
-        return Estimate(why_not=f"{_OPEN_ENDED['task']} has no time to start")
+    if what := _open_ended(facts, causes):
+        return Estimate(why_not=f"{what} has no time to start")
     if capacity.per_s <= 0:
         why_not = "the workers have not finished a sub-request yet that was measured"
         return Estimate(units=capacity.units, why_not=why_not)
@@ -573,6 +569,20 @@ def estimate(
         per_s=capacity.per_s,
         units=capacity.units,
     )
+
+
+def _open_ended(facts: RequestFacts, causes: Sequence[Cause]) -> str:
+    """Returns the cause whose end is not known, as the subject of a sentence; "" if none is."""
+    for cause in causes:
+        if cause.kind in _OPEN_ENDED:
+            return _OPEN_ENDED[cause.kind]
+        if cause.kind == "queue" and not cause.until_ms:
+            return "a queue that is paused until it is resumed"
+        if cause.figures.get("stopped_by"):
+            return "an order that is stopped until a person lets it go on"
+    if facts.progress.given_back is not None and facts.retries:
+        return _OPEN_ENDED["task"]
+    return ""
 
 
 def _oldest_s(facts: RequestFacts) -> float:

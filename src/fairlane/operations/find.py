@@ -28,13 +28,8 @@ from fairlane.model import (
 from fairlane.operations import tokens as waiting_tokens
 from fairlane.operations.call_words import with_calls
 from fairlane.operations.completion import has_entries_before
-from fairlane.operations.request_state import (
-    completion,
-    counts_of,
-    read_holds,
-    read_pace,
-    read_release,
-)
+from fairlane.operations.holds import read_holds
+from fairlane.operations.request_state import completion, counts_of
 from fairlane.operations.shards import read_shards
 from fairlane.operations.workers import is_late
 from fairlane.options import check_option
@@ -600,7 +595,6 @@ async def read_counts(rows: Iterable[Unfinished]) -> list[RequestCounts]:
 
 
 _WORKER_FIELDS = (b"host", b"pid", b"started", b"holds")
-_LEASES = re.compile(r"([0-9]{1,9}) leases")
 
 
 async def list_workers(queue: str, limit: int = 1000) -> WorkerPage:
@@ -628,7 +622,7 @@ async def list_workers(queue: str, limit: int = 1000) -> WorkerPage:
 def _state(name: str, beat_ms: int, record: list[bytes | None], now_ms: int) -> WorkerState:
     host, pid, started, holds = ((value or b"").decode("utf-8", "replace") for value in record)
     age_ms = max(0, now_ms - beat_ms)
-    leases, pace = _LEASES.match(holds), read_pace(holds)
+    found = read_holds(holds)
     return WorkerState(
         id=name,
         # the host's name, then a unique part: see worker/health_port.py
@@ -638,11 +632,14 @@ def _state(name: str, beat_ms: int, record: list[bytes | None], now_ms: int) -> 
         beat_ms=beat_ms,
         beat_age_ms=age_ms,
         is_alive=not is_late(age_ms),
-        leases=int(leases[1]) if leases else 0,
-        calls=tuple(read_holds(holds)),
-        units=pace.units or None,
-        per_s=pace.per_s or None,
-        release=read_release(holds) or None,
+        leases=found.leases,
+        calls=tuple(found.calls),
+        units=found.pace.units or None,
+        per_s=found.pace.per_s or None,
+        version=found.version or None,
+        release=found.release or None,
+        slow=tuple(found.slow),
+        awaits=tuple(found.awaits),
     )
 
 

@@ -19,10 +19,11 @@ from fairlane.errors import (
     RequestNotFound,
     type_of,
 )
-from fairlane.operations.chosen import MAX_CHOSEN, Choices, StepPlace
+from fairlane.operations.after import logged_states
 from fairlane.operations.completion import state, wait
 from fairlane.operations.find import MOST_LISTED, check_page, filter_of, list_requests
-from fairlane.operations.hand_over import (
+from fairlane.operations.flow_branches import MAX_CHOSEN, Choices, StepPlace
+from fairlane.operations.flow_hand_over import (
     ARRAY,
     BRANCH,
     CHOSEN,
@@ -47,11 +48,9 @@ from fairlane.operations.hand_over import (
     request_of,
     run_of,
 )
-from fairlane.operations.intents import seen_to_exist
-from fairlane.operations.lives import logged_states
 from fairlane.operations.request_state import asks_of_progress, detail_of, progress_in
 from fairlane.operations.submit import Submission, open_request, submit
-from fairlane.operations.tokens import reschedule_active
+from fairlane.operations.tokens import reschedule_active, seen_to_exist
 from fairlane.options import check_whole, policy_of, read_option, shown_time
 from fairlane.options_table import BY_NAME, OPTIONS
 from fairlane.protocol import keys

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from fairlane import settings
 from fairlane.errors import InvalidArgument
 from fairlane.operations.shards import Shards
-from fairlane.operations.tokens import drop_active, reschedule_active
+from fairlane.operations.tokens import drop_active, reschedule_active, seen_to_exist
 from fairlane.protocol import keys, scripts
 from fairlane.protocol.steps import Command, run_all
 
@@ -83,11 +83,6 @@ def read_intents(ids: Sequence[str], shards: bytes, scores: Sequence[Any]) -> li
         Intent(score, before.decode(), spread.turned(request_id) if spread else "")
         for request_id, score, before in zip(ids, scores[::2], scores[1::2], strict=True)
     ]
-
-
-def seen_to_exist(due_ms: int) -> str:
-    """Returns the score in `active` of a request that exists; if it vanishes, it is lost."""
-    return f"{due_ms}.5"
 
 
 def withdraw(queue: str, request_id: str, intent: Intent) -> Call[Any]:

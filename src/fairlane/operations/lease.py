@@ -3,23 +3,18 @@
 from __future__ import annotations
 
 import os
-import re
 import secrets
-from collections import Counter
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import lru_cache, partial
 from itertools import count
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from fairlane import settings
-from fairlane.common.histogram import Distribution
-from fairlane.common.task_names import OTHER
 from fairlane.errors import FairlaneError, RedisUnfit, RedisUnreachable
 from fairlane.model import Slice, Token, Verdict
 from fairlane.operations.rates import Allowance, acquire_rated
 from fairlane.protocol import keys, scripts
 from fairlane.protocol.lua import Dialect, library, signed
-from fairlane.protocol.request_hash import read
 from fairlane.protocol.server_info import read_info
 from fairlane.protocol.steps import Batch, Call, Command, Nodes, OnNode, SingleServer, TextCall
 
@@ -339,168 +334,6 @@ def exchange_unit(queue: str, worker: str, started: str, unit: int) -> Exchanger
 def _place(unit: int) -> bytes:
     """Returns the field of a unit's note in `taken`."""
     return b"x%d" % unit
-
-
-# ------------------------------------------------------------------ stats
-# What the workers measured: how long sub-requests waited and ran by priority, and ran by task.
-
-
-COUNTS = ("failed", "timeouts")
-MOST_TASKS = 200  # that have statistics of their own; the others count as OTHER
-_MOST = 1000  # fields of one call
-_FIELDS_OF_TASK = 24  # about so many: counts, and a bucket for a quarter of an octave
-_TASK_FIELD = re.compile(r"(.*):(calls|failed|ran:(?:count|sum|max|\d+))", re.DOTALL)
-
-
-@dataclass(slots=True)
-class Measured:
-    """One priority, or all of them: waited in ms, ran in microseconds, and how often it failed."""
-
-    waited: Distribution = field(default_factory=Distribution)
-    ran: Distribution = field(default_factory=Distribution)
-    counts: dict[str, int] = field(default_factory=lambda: dict.fromkeys(COUNTS, 0))
-
-    def parts(self) -> list[tuple[str, Distribution]]:
-        """Returns the distributions by name."""
-        return [("waited", self.waited), ("ran", self.ran)]
-
-
-def add_stats(
-    queue: str,
-    priority: int,
-    waited: Mapping[int, int],
-    ran: Mapping[int, int],
-    counts: Mapping[str, int],
-) -> list[Call[Any]]:
-    """Returns the calls that add measurements: value -> how often, in ms and in microseconds."""
-    fields: dict[str, int] = {
-        f"{priority}:{name}": count for name, count in counts.items() if count
-    }
-    for name, values in (("waited", waited), ("ran", ran)):
-        fields |= _spread(f"{priority}:{name}", values)
-    return _adding(keys.stats(queue), 0, fields)
-
-
-def add_task_stats(queue: str, found: Mapping[str, TaskMeasures]) -> list[Call[Any]]:
-    """Returns the calls that add what was measured of these tasks."""
-    calls, fields = list[Call[Any]](), dict[str, int]()
-    bound = MOST_TASKS * _FIELDS_OF_TASK
-    for task, one in found.items():
-        own = {f"{task}:calls": sum(one.ran_us.values()) + one.failed}
-        if one.failed:
-            own[f"{task}:failed"] = one.failed
-        own |= _spread(f"{task}:ran", one.ran_us)
-        if len(fields) + len(own) > _MOST:  # the fields of a task are in one call
-            calls += _adding(keys.task_stats(queue), bound, fields)
-            fields = {}
-        fields |= own
-    return calls + _adding(keys.task_stats(queue), bound, fields)
-
-
-def _spread(name: str, values: Mapping[int, int]) -> dict[str, int]:
-    """Returns the fields of a distribution of these values."""
-    if not values:
-        return {}
-    found = Distribution()
-    found.add(values)
-    fields = {f"{name}:count": found.count, f"{name}:sum": found.sum, f"{name}:max": found.max}
-    return fields | {f"{name}:{bucket}": count for bucket, count in found.buckets.items()}
-
-
-def _adding(key: bytes, bound: int, fields: Mapping[str, int]) -> list[Call[Any]]:
-    flat: list[Arg] = [part for pair in fields.items() for part in pair]
-    return [
-        scripts.add_stats((key,), most=bound, numbers=flat[first : first + 2 * _MOST])
-        for first in range(0, len(flat), 2 * _MOST)
-    ]
-
-
-@dataclass(slots=True)
-class TaskMeasures:
-    """What one process measured of a task: how long its done calls ran, and how many failed."""
-
-    ran_us: Counter[int] = field(default_factory=Counter)  # value -> how often
-    failed: int = 0
-
-
-async def read_task_stats(queue: str) -> dict[str, Measured]:
-    """Returns task -> what was measured, the busiest first: at most 200 tasks, and OTHER last."""
-    flat = await Command(b"HGETALL", keys.task_stats(queue))
-    found: dict[str, Measured] = {}
-    for name, value in zip(flat[::2], flat[1::2], strict=True):
-        match = _TASK_FIELD.fullmatch(name.decode("utf-8", "replace"))
-        if match is None:  # of another release
-            continue
-        one = found.setdefault(match[1], Measured())
-        kind, _, what = match[2].partition(":")
-        if kind == "failed":
-            one.counts["failed"] = int(value)
-        elif what.isdecimal():
-            one.ran.buckets[int(what)] = int(value)
-        elif what:
-            setattr(one.ran, what, int(value))
-    named = sorted((task for task in found if task != OTHER), key=lambda task: _busy(found, task))
-    shown = {task: found[task] for task in named[:MOST_TASKS]}
-    rest = [found[task] for task in (*named[MOST_TASKS:], OTHER) if task in found]
-    if rest:  # also tasks that were new at the same moment
-        shown[OTHER] = all_of(dict(enumerate(rest)))
-    return shown
-
-
-async def tally_timeout(queue: str, request_id: str) -> None:
-    """Adds a call of the handler that was killed: its process cannot report it."""
-    (priority,) = await read(request_id, "priority")
-    if priority:
-        await Batch(add_stats(queue, int(priority), {}, {}, {"failed": 1, "timeouts": 1}))
-
-
-async def read_stats(queue: str) -> dict[int, Measured]:
-    """Returns priority -> what was measured, without priorities that have no measurement."""
-    flat = await Command(b"HGETALL", keys.stats(queue))
-    found: dict[int, Measured] = {}
-    for name, value in zip(flat[::2], flat[1::2], strict=True):  # up to 13,000 fields
-        priority, kind, what = _parts(name)
-        one = found.get(priority)
-        if one is None:
-            one = found[priority] = Measured()
-        if what == "":
-            one.counts[kind] = int(value)
-            continue
-        distribution = one.waited if kind == "waited" else one.ran
-        if isinstance(what, int):
-            distribution.buckets[what] = int(value)
-        else:
-            setattr(distribution, what, int(value))
-    return dict(sorted(found.items()))
-
-
-def _busy(found: Mapping[str, Measured], task: str) -> tuple[int, str]:
-    return -found[task].ran.count, task
-
-
-@lru_cache(maxsize=1 << 14)  # a dashboard reads the same names once a second
-def _parts(name: bytes) -> tuple[int, str, str | int]:
-    """Returns the priority, the kind, and the bucket or another part of a distribution."""
-    priority, kind, what = f"{name.decode()}:".split(":")[:3]
-    return int(priority), kind, int(what) if what.isdigit() else what
-
-
-async def forget_stats(queue: str) -> Any:
-    """Deletes all measurements of the queue."""
-    return await Batch(
-        [Command(b"DEL", keys.stats(queue)), Command(b"DEL", keys.task_stats(queue))]
-    )
-
-
-def all_of(found: Mapping[int, Measured]) -> Measured:
-    """Returns the queue as a whole."""
-    whole = Measured()
-    for one in found.values():
-        whole.waited.merge([one.waited])
-        whole.ran.merge([one.ran])
-        for name, number in one.counts.items():
-            whole.counts[name] = whole.counts.get(name, 0) + number
-    return whole
 
 
 # ------------------------------------------------------------------ rights

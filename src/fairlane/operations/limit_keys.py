@@ -25,7 +25,7 @@ ORDER = "!"  # before the name of an order key
 LINE = 2**52  # the least score of what waits, as in lua/v1/lib/limit_keys.lua
 _SCAN = 500  # keys of one reply
 _CHECKED = 100  # keys that one script checks
-_ENTRIES = 10_000  # of the keys that one script checks
+_ENTRIES = 1_000  # of the keys that one script checks, because it blocks the server
 _PAGE = 1_000  # entries of one reply
 _SHOWN = 100  # leases and tokens of one key ...
 _SHOWN_OF_EACH = 10  # ... and of each key of a list
@@ -379,25 +379,37 @@ async def check_all(queue: str, names: Sequence[str]) -> int | None:
         part = names[first : first + _CHECKED]
         zsets = [keys.limit_key(queue, name) for name in part]
         sizes = await run_all([Command(b"ZCOUNT", one, b"-inf", b"(%d" % LINE) for one in zsets])
-        for group in _groups(part, sizes):
-            call = scripts.check_keys(keys.of_limits(queue), names=group)
-            corrected = await SingleServer(call)
+        for group, size in _groups(part, sizes):
+            corrected = await _check_group(queue, group, size)
             if corrected is None:
                 return None
             count += corrected
     return count
 
 
-def _groups(names: Sequence[str], sizes: Sequence[int]) -> Iterator[list[str]]:
-    """Yields names in groups that have about _ENTRIES entries together, because a script blocks."""
+async def _check_group(queue: str, names: Sequence[str], size: int) -> int | None:
+    """Checks keys that have so many entries, a part of them in each script; None in a cluster."""
+    first = count = 0
+    for _ in range(0, max(1, size), _ENTRIES):
+        call = scripts.check_keys(keys.of_limits(queue), first=first, most=_ENTRIES, names=names)
+        corrected = await SingleServer(call)
+        if corrected is None:
+            return None
+        count += corrected
+        first += _ENTRIES - corrected
+    return count
+
+
+def _groups(names: Sequence[str], sizes: Sequence[int]) -> Iterator[tuple[list[str], int]]:
+    """Yields names with the number of their entries: about _ENTRIES together, or one large key."""
     group, total = list[str](), 0
     for name, size in zip(names, sizes, strict=True):
         if group and total + size > _ENTRIES:
-            yield group
+            yield group, total
             group, total = [], 0
         group.append(name)
         total += size
-    yield group
+    yield group, total
 
 
 async def waiting_requests(queue: str, names: Sequence[str]) -> list[bytes]:

@@ -16,12 +16,12 @@ from fairlane.model import ENDED_STATES
 from fairlane.operations.backlog import WaitingRow, backlog_of, endings_of, newest_ended
 from fairlane.operations.estimate import FIELDS, bounded, more_of
 from fairlane.operations.find import list_workers
-from fairlane.operations.lease import read_stats, read_task_stats
 from fairlane.operations.limit_keys import KeyRoom
 from fairlane.operations.pause import QueuePause, read_until
 from fairlane.operations.rates import parse_queue_rate
 from fairlane.operations.server_checks import Facts
 from fairlane.operations.shards import read_shards
+from fairlane.operations.stats import read_releases, read_stats, read_task_stats
 from fairlane.operations.tokens import count_stale, parse, read_waiting, without_stale
 from fairlane.protocol import keys
 from fairlane.protocol.request_hash import hmget, parse_fields
@@ -32,9 +32,10 @@ from fairlane.records import Demand, QueueBacklog, RequestCounts
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
+    from fairlane.call_records import CodeRelease
     from fairlane.common.rate import Rate
     from fairlane.operations.estimate import OpenFields
-    from fairlane.operations.lease import Measured
+    from fairlane.operations.stats import Measured, TaskStats
     from fairlane.operations.tokens import Waiting
     from fairlane.records import WorkerPage, WorkerState
 
@@ -130,7 +131,8 @@ class Snapshot:
     count all requests. `lanes` has the priorities with a token or a request. `delayed` tokens
     are due later, `stale` ones can start nothing. `workers` are rows for `worker_totals`; `took` is
     what some of them took last, worker -> requests. `measured` is what workers have measured since
-    the first sub-request, by priority, and `tasks` by task. `ended` is the length of the completion
+    the first sub-request, by priority, and `tasks` by task and release. `releases` are the last
+    ones of the users' code, the newest first. `ended` is the length of the completion
     log. `rate` is the queue's, in words. If the queue has no bound, `max_waiting` and `admitted`,
     which counts for it, are None.
     """
@@ -156,7 +158,8 @@ class Snapshot:
     workers: list[WorkerState]
     took: dict[str, list[str]]
     measured: dict[int, Measured]
-    tasks: dict[str, Measured]
+    tasks: TaskStats
+    releases: tuple[CodeRelease, ...]
     servers: ServerStates
     shards: tuple[int, ...]
 
@@ -177,7 +180,7 @@ class Snapshot:
 # tokens of every lane, the first entries of `active`, and what workers took last.
 
 
-CONF = (b"paused_until", b"rate", b"max_waiting", b"waiting")
+CONF = (b"paused_until", b"rate", b"max_waiting", b"waiting", b"releases")
 MOST_REQUESTS = 500
 MOST_TOOK = 100  # workers whose last tokens are read
 _MOST_PART = MOST_REQUESTS // 3  # of each kind, if there are more requests
@@ -356,7 +359,7 @@ async def snapshot(queue: str) -> Snapshot:
     """Returns the state of a queue now. Raises RedisError."""
     spread = await read_shards(queue)
     counted = await count_active(queue)
-    unfinished, ended, (until, text, most, waits), time, newest = counted
+    unfinished, ended, (until, text, most, waits, code), time, newest = counted
     pause = QueuePause(read_until(until), time_ms(time))
     rate = parse_queue_rate(queue, text)
     tokens = await read_waiting(queue, spread.served, _MOST_TOKENS, is_spread=True)
@@ -399,6 +402,7 @@ async def snapshot(queue: str) -> Snapshot:
         took=took,
         measured=await read_stats(queue),
         tasks=await read_task_stats(queue),
+        releases=read_releases((code or b"").decode("utf-8", "replace")),
         servers=await read_servers(),
         shards=spread.present.numbers,
     )

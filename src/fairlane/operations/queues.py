@@ -30,6 +30,7 @@ from fairlane.operations.find import (
     read_cursor,
     write_cursor,
 )
+from fairlane.operations.long_calls import long_calls_of
 from fairlane.operations.pause import QueuePause, read_until
 from fairlane.operations.rates import parse_queue_rate
 from fairlane.operations.shards import Shards, read_shards, served
@@ -298,4 +299,5 @@ async def queue_status(queue: str, max_requests: int = 1000) -> QueueStatus:
         is_paused=pause.is_paused,
         paused_until_ms=pause.until_ms,
         rate=rate.words if rate is not None else None,
+        long_calls=tuple(await long_calls_of(queue, workers)),
     )

@@ -11,16 +11,18 @@ from fairlane.common.text import format_duration, join_names, of_queue, plural
 from fairlane.errors import FairlaneError, RedisUnreachable, TopicNotFound
 from fairlane.model import ENDED_STATES
 from fairlane.operations import lists, tokens
+from fairlane.operations.after import circle_text, find_circles, is_unended, waiting_lives
+from fairlane.operations.check_result import BAD, NOTE, OK, WARN, Finding
 from fairlane.operations.estimate import read_queue, read_request
-from fairlane.operations.finding import BAD, NOTE, OK, WARN, Finding
-from fairlane.operations.hand_over import Feed, hand_over
-from fairlane.operations.intents import seen_to_exist
-from fairlane.operations.lives import circle_text, find_circles, is_unended, waiting_lives
+from fairlane.operations.find import list_workers
+from fairlane.operations.flow_hand_over import Feed, hand_over
+from fairlane.operations.long_calls import long_calls_of, words
 from fairlane.operations.pause import read_pause
 from fairlane.operations.rates import read_queue_rate
 from fairlane.operations.server_checks import retention, small_requests
 from fairlane.operations.shards import read_shards
-from fairlane.operations.tokens import are_queued, drop_active, parse
+from fairlane.operations.starved import starved
+from fairlane.operations.tokens import are_queued, drop_active, parse, seen_to_exist, was_seen
 from fairlane.operations.topics import read_topic
 from fairlane.operations.why import causes_of
 from fairlane.operations.workers import is_late, look_at, reap_all
@@ -102,8 +104,9 @@ class Dispatch:
     def _why(self, row: list[bytes | None], score: bytes) -> str | None:
         state, queue = ((value or b"").decode("utf-8", "replace") for value in row)
         if state in {"", "abandoned"}:
-            was_seen = float(score) % 1 != 0
-            return "was there and is gone" if was_seen else "was announced and never submitted"
+            return (
+                "was there and is gone" if was_seen(score) else "was announced and never submitted"
+            )
         if queue != self.queue:
             return f"is in `active` of {self.queue} and belongs to queue {queue}"
         return "has ended and still is in `active`" if state in ENDED_STATES else None
@@ -261,7 +264,27 @@ async def endings(queue: str, _: Sequence[Any]) -> list[Finding]:
     return [Finding("endings", WARN, what, remedy)]
 
 
-QUEUE = (workers, pause, rate, upkeep, endings, small_requests, retention)
+_MOST_CALLS = 10  # that run unusually long and are named
+
+
+async def unusual_calls(queue: str, _: list[Any]) -> list[Finding]:
+    """Finds calls that run unusually long: a lock, a dead peer, a body that is too large."""
+    found = await list_workers(queue)
+    now_ms = time_ms(await Command(b"TIME")) if any(one.slow for one in found.workers) else 0
+    calls = await long_calls_of(queue, found.workers)
+    return [
+        Finding("calls", WARN, words(call, now_ms), call.remedy, call.id)
+        for call in calls[:_MOST_CALLS]
+    ]
+
+
+async def units(queue: str, _: list[Any]) -> list[Finding]:
+    """Finds units that all wait for calls of their own queue, which none is left to run."""
+    found = await starved(queue)
+    return [] if found is None else [Finding("units", BAD, found.text, found.remedy)]
+
+
+QUEUE = (workers, pause, rate, upkeep, endings, small_requests, retention, unusual_calls, units)
 
 
 # ------------------------------------------------------------------ message checks

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import re
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from fairlane.common.rate import parse_rates
 from fairlane.common.task_names import read_tasks
@@ -12,13 +11,14 @@ from fairlane.common.text import split_names
 from fairlane.errors import not_found
 from fairlane.model import ending_words
 from fairlane.operations.call_words import with_calls
+from fairlane.operations.holds import read_reported
+from fairlane.operations.long_calls import long_calls
 from fairlane.options import read_limits
 from fairlane.protocol import keys, request_hash
 from fairlane.protocol.request_hash import as_text, unpacked
 from fairlane.protocol.server_info import time_ms
-from fairlane.protocol.steps import Batch, Command, run_each
+from fairlane.protocol.steps import Batch, Command
 from fairlane.records import (
-    CallProgress,
     Completion,
     FailedAttempt,
     Holder,
@@ -28,7 +28,7 @@ from fairlane.records import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Mapping, Sequence
 
     from fairlane.options import Limits
     from fairlane.protocol.lua import Summary
@@ -76,8 +76,8 @@ def progress_in(request_id: str, detail: dict[str, str], held: int) -> Progress:
         left_out=int(get("left_out") or 0),
         failures=int(get("failures") or 0),
         timeouts=int(get("timeouts") or 0),
-        last_failure=_noted(get("failure", ""), "x"),
-        given_back=_noted(get("failure", ""), "g"),
+        last_failure=noted_failure(get("failure", ""), "x"),
+        given_back=noted_failure(get("failure", ""), "g"),
         attempts=_known(get("attempts")),
         backoff_ms=(int(backoff[0]), int(backoff[1])) if backoff[0] and backoff[1] else None,
         lease_ms=_known(get("lease_ms")),
@@ -159,7 +159,7 @@ def _positive(text: str | None) -> int | None:
     return int(text or 0) or None
 
 
-def _noted(text: str, wanted: str) -> FailedAttempt | None:
+def noted_failure(text: str, wanted: str) -> FailedAttempt | None:
     """Reads what note_failure (lib/state.lua) wrote; None unless its status is the wanted one."""
     if not text:
         return None
@@ -202,7 +202,15 @@ async def full_progress(request_id: str) -> tuple[Progress, int]:
     held = await read_holders(request_id)
     waiting, due_ms = await waiting_retries(request_id)
     workers = [*dict.fromkeys(one.worker for one in held)]
-    calls = await read_calls(found.queue, request_id, workers)
+    reported = await read_reported(found.queue, workers)
+    calls = [one for holds in reported.values() for one in holds.calls if one.id == request_id]
+    at_ms = await moment(request_id)
+    slow = [
+        (worker, at_ms, one)
+        for worker, holds in reported.items()
+        for one in holds.slow
+        if one.id == request_id
+    ]
     rows = [
         Holder(
             permit=int(one.k),
@@ -218,8 +226,9 @@ async def full_progress(request_id: str) -> tuple[Progress, int]:
         holders=tuple(rows),
         retries_waiting=waiting,
         next_retry_ms=due_ms if waiting else None,
+        long_calls=tuple(await long_calls(found.queue, slow)),
     )
-    return more, await moment(request_id)
+    return more, at_ms
 
 
 def how_it_ended(summary: Summary) -> str:
@@ -261,71 +270,3 @@ def asks_of_progress(ids: Sequence[str]) -> list[Command]:
             Command(b"ZCARD", keys.leases(one)),
         )
     ]
-
-
-# ------------------------------------------------------------------ call progress
-# How far single calls of a handler are: a worker's record has it, beside what the worker holds.
-#
-# The text is `3 leases; 4 units 12.5/s; fairlane 0.1; r1#0 4 30/100`: after the number of leases,
-# how many calls the worker makes concurrently, and how many it finishes in a second, and its
-# release. Then comes a part for each call that has reported its progress, with request, permit,
-# index, done and total. The last heartbeat wrote it.
-
-
-_MOST = 50  # calls in one record, and workers that are asked
-_PART = re.compile(r"(?P<id>\S+)#(?P<k>\d+) (?P<index>\d+) (?P<done>\d+)/(?P<total>\d+)")
-_RELEASE = re.compile(r"; fairlane ([0-9A-Za-z.+!_-]{1,40})(?:;|\Z)")
-_PACE = re.compile(r"(?P<units>\d{1,6}) units (?P<per_s>\d{1,12}\.\d{1,6})/s")
-
-
-class WorkerPace(NamedTuple):
-    """A worker makes `units` calls concurrently, and finishes `per_s` sub-requests in a second.
-
-    `per_s` was measured while it worked; 0.0 = not yet.
-    """
-
-    units: int = 0
-    per_s: float = 0.0
-
-    @property
-    def text(self) -> str:
-        """Returns the part of a worker's record."""
-        return f"{self.units} units {self.per_s:.3f}/s"
-
-
-def holds_text(leases: int, pace: WorkerPace, release: str, calls: Iterable[CallProgress]) -> str:
-    """Returns what a heartbeat reports of a worker of this release, with bounded length."""
-    parts = [f"{one.id}#{one.permit} {one.index} {one.done}/{one.total}" for one in calls]
-    return "; ".join([f"{leases} leases", pace.text, f"fairlane {release}", *parts[:_MOST]])
-
-
-async def read_calls(queue: str, request_id: str, workers: Sequence[str]) -> list[CallProgress]:
-    """Returns the calls of a request that these workers, at most 50 of them, reported."""
-    asked = [Command(b"HGET", keys.worker(queue, worker), b"holds") for worker in workers[:_MOST]]
-    texts = [reply.decode() for reply in await run_each(asked) if isinstance(reply, bytes)]
-    calls = [call for text in texts for call in read_holds(text)]
-    return [call for call in calls if call.id == request_id]
-
-
-def read_holds(text: str) -> list[CallProgress]:
-    """Returns the calls in what a heartbeat reported of a worker; see `holds_text`."""
-    parts = [_PART.fullmatch(part) for part in text.split("; ")]
-    return [
-        CallProgress(
-            one["id"], int(one["k"]), int(one["index"]), int(one["done"]), int(one["total"])
-        )
-        for one in parts
-        if one is not None
-    ]
-
-
-def read_pace(text: str) -> WorkerPace:
-    """Returns the pace in what a heartbeat reported of a worker; 0 for an earlier release's."""
-    found = next(filter(None, map(_PACE.fullmatch, text.split("; "))), None)
-    return WorkerPace(int(found["units"]), float(found["per_s"])) if found else WorkerPace()
-
-
-def read_release(text: str) -> str:
-    """Returns the release in what a heartbeat reported of a worker; "" if there is none."""
-    found = _RELEASE.search(text)
-    return found[1] if found else ""

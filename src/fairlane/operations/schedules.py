@@ -23,10 +23,11 @@ from fairlane.errors import (
     ScheduleNotFound,
     type_of,
 )
+from fairlane.operations.after import logged_states
 from fairlane.operations.create import GROUP, Digest, NewRequest, create, create_one
 from fairlane.operations.durability import check_replicas, confirm_submission
 from fairlane.operations.limit_keys import in_force
-from fairlane.operations.lives import logged_states
+from fairlane.operations.tokens import was_seen
 from fairlane.options import check_option_names, plain_options, policy_of
 from fairlane.options_table import OPTIONS
 from fairlane.protocol import keys, scripts
@@ -114,8 +115,9 @@ def define(
         found += chunk
         if len(found) > settings.CHUNK_ENTRIES or sum(map(len, found)) > settings.MAX_SCHEDULE:
             raise InvalidArgument(
-                f"the bodies of the schedule are too large: keep up to {settings.CHUNK_ENTRIES:,} "
-                f"with {settings.MAX_SCHEDULE // 1024} KiB together, let a handler find the rest"
+                f"the bodies of the schedule are too many or too large: keep at most "
+                f"{settings.CHUNK_ENTRIES:,} bodies with {settings.MAX_SCHEDULE // 1024} KiB "
+                "together, and let a handler find the rest"
             )
     if not found:
         raise InvalidArgument("a schedule has no body: each of its requests needs one")
@@ -124,7 +126,7 @@ def define(
 
 
 def decode(raw: bytes) -> Definition:
-    """Returns the definition that `encode` made. Raises InvalidArgument."""
+    """Reads a definition from the text that `encode` made. Raises InvalidArgument."""
     import msgspec
 
     try:
@@ -151,7 +153,7 @@ def check_schedule_name(queue: str, name: str) -> str:
     if len(name) > most:
         raise InvalidArgument(
             f"schedule {name[:60]!r} has {len(name)} characters: in queue {queue[:60]} the ids of "
-            f"its requests have room for {max(0, most)}"
+            f"its requests have room for {max(0, most)}, so choose a shorter name"
         )
     return name
 
@@ -288,8 +290,8 @@ class Cron:
     def latest(self, first: int, until: int, most: int) -> list[int]:
         """Returns the ticks from `first` to `until`, both included; at most the latest `most`.
 
-        It reads a part of the time, and one twice as long until there are enough. So a long time
-        without a worker costs little more than the ticks that are returned.
+        It looks back from `until`, each time twice as far, until it has `most` ticks. So the cost
+        depends on `most`, and not on how long there was no worker.
         """
         span = settings.LATE_TICK_MS
         while True:
@@ -453,7 +455,7 @@ def _line_of(one: Definition) -> tuple[str, str]:
 
 
 async def register(queue: str, wanted: Mapping[str, Definition]) -> list[str]:
-    """Adds the schedules of apps; returns those of apps that are in Redis and not wanted here."""
+    """Adds the schedules of apps; returns the schedules of apps in Redis that `wanted` lacks."""
     for name, definition in wanted.items():
         await put_schedule(queue, name, definition)
     names = await _names_of_apps(queue)
@@ -478,7 +480,7 @@ async def pause(queue: str, name: str) -> Schedule:
 
 
 async def resume(queue: str, name: str) -> Schedule:
-    """Resumes a paused schedule; what was due meanwhile was not missed. Raises ScheduleNotFound."""
+    """Resumes a paused schedule. Ticks during the pause get no request. Raises ScheduleNotFound."""
     return await _set_tick(queue, name, is_paused=False)
 
 
@@ -604,17 +606,17 @@ class Move(NamedTuple):
 
 @dataclass(slots=True)
 class Fired:
-    """What one pass did. `waiting` due schedules could not be submitted: their errors by name.
+    """What one pass did. `waiting` has the error of each due schedule that was not submitted.
 
-    `has_moved`: a schedule has another tick now, so a further pass is needed. `next_ms` is when the
-    next tick was due before that, by the dispatch slot's clock, which was at `now_ms`; 0 = there is
-    none. `is_full`: there is no room for more requests.
+    `next_ms` is the next tick after `now_ms` that the claim found, by the clock of the dispatch
+    slot; 0 = there is none. `has_moved`: another caller has moved a schedule meanwhile, so the pass
+    must be repeated. `full` is the refusal of Redis or of the queue, None = there is room.
     """
 
     now_ms: int
     next_ms: int
     requests: int = 0
-    is_full: bool = False
+    full: QueueFull | RedisFull | None = None
     has_moved: bool = False
     waiting: dict[str, FairlaneError] = field(default_factory=dict)
 
@@ -638,9 +640,9 @@ async def fire(queue: str, skip: int = 0) -> Fired:
         except FairlaneError as error:
             fired.waiting[shown] = error
     for group in _groups(moves):
-        if fired.is_full:
+        if fired.full is not None:
             for move in group:
-                fired.waiting.setdefault(move.name, QueueFull("no room"))
+                fired.waiting.setdefault(move.name, fired.full)
             await call_each(_give_up(queue, group))
             continue
         await _fire_group(queue, group, fired)
@@ -686,8 +688,9 @@ def plan(
 def owed(definition: Definition, tick: int, now_ms: int, watched: Sequence[Span] = ()) -> list[int]:
     """Returns the ticks from `tick` until now that get a request, by the policy for missed ones.
 
-    A tick was not missed if a leader lived a few seconds after it, in one of the spans `watched`,
-    though the queue may have had no room for its request since. At most the latest thousand count.
+    `watched` are the times in which a leader lived. A tick is missed if none lived within
+    LATE_TICK_MS after it; one that only waited for room is not missed. Returns at most the latest
+    MISSED_MOST ticks.
     """
     cron = cron_of(definition.cron, definition.tz)
     found: set[int] = set()
@@ -723,33 +726,23 @@ def _groups(moves: list[Move]) -> Iterator[list[Move]]:
 
 
 async def _fire_group(queue: str, group: list[Move], fired: Fired) -> None:
-    owners: list[Move] = []
-    new: list[NewRequest] = []
-    had = await _submitted_before(queue, [move for move in group if move.began], fired)
-    for move in group:
-        policy = move.policy
-        try:
-            if policy.limits:
-                policy = replace(policy, limits=await in_force(queue, policy.limits))
-        except FairlaneError as unread:
-            fired.waiting.setdefault(move.name, unread)
-        for tick in move.ticks if move.name not in fired.waiting else ():
-            made = request_id(queue, move.name, tick)
-            if made in had:
-                continue
-            digest = Digest(policy)
-            digest.add(move.definition.bodies)
-            new.append(NewRequest(made, policy, digest, move.definition.bodies))
-            owners.append(move)
-    errors = await _submit(new) if new else []
-    submitted = set[str]()
-    for move, error in zip(owners, errors, strict=True):
+    """Submits the requests of moves that fit into one call, and then moves their schedules.
+
+    A schedule of which a request is missing is not moved: its error is in `fired.waiting`, and a
+    later pass submits the rest. If nothing of it was submitted, its note is removed.
+    """
+    new = await _requests_of(queue, group, fired)
+    submitted, refused = set[str](), set[str]()
+    errors = await _submit([request for _, request in new]) if new else []
+    for (name, _), error in zip(new, errors, strict=True):
         if error is None or isinstance(error, (RequestExists, RequestEnded)):
             fired.requests += error is None  # else the tick has its request already
-            submitted.add(move.name)
+            submitted.add(name)
             continue
-        fired.waiting.setdefault(move.name, error)
-        fired.is_full |= isinstance(error, (QueueFull, RedisFull))
+        fired.waiting.setdefault(name, error)
+        if isinstance(error, (QueueFull, RedisFull)):
+            fired.full = error
+            refused.add(name)
     calls = [
         move_tick(queue, move.name, move.raw, move.expected, move.next)
         for move in group
@@ -757,19 +750,36 @@ async def _fire_group(queue: str, group: list[Move], fired: Fired) -> None:
     ]
     for reply in await call_each(calls):  # what fails here is repeated by the next pass
         fired.has_moved |= not isinstance(reply, FairlaneError) and not reply.is_moved
-    refused = {
-        move.name
-        for move, error in zip(owners, errors, strict=True)
-        if isinstance(error, (QueueFull, RedisFull))
-    }
-    clean = [move for move in group if move.name in refused - submitted]
-    await call_each(_give_up(queue, clean))
+    await call_each(_give_up(queue, [one for one in group if one.name in refused - submitted]))
+
+
+async def _requests_of(queue: str, group: list[Move], fired: Fired) -> list[tuple[str, NewRequest]]:
+    """Returns the requests of moves that are still to be submitted, each with its schedule."""
+    submitted = await _submitted_before(queue, [move for move in group if move.began], fired)
+    new: list[tuple[str, NewRequest]] = []
+    for move in group:
+        policy = move.policy
+        try:
+            if policy.limits:
+                policy = replace(policy, limits=await in_force(queue, policy.limits))
+        except FairlaneError as unread:
+            fired.waiting.setdefault(move.name, unread)
+        if move.name in fired.waiting:
+            continue
+        for tick in move.ticks:
+            made = request_id(queue, move.name, tick)
+            if made not in submitted:
+                digest = Digest(policy)
+                digest.add(move.definition.bodies)
+                new.append((move.name, NewRequest(made, policy, digest, move.definition.bodies)))
+    return new
 
 
 def _give_up(queue: str, moves: Sequence[Move]) -> list[Call[Any]]:
     """Returns the calls that remove the notes of moves of which nothing was submitted.
 
-    If another leader has begun with a move, it may have submitted a part: then the note stays.
+    A move to the same tick only removes the note. If another leader has begun with a move, it may
+    have submitted a part: then the note stays.
     """
     return [
         move_tick(queue, move.name, move.raw, move.expected, move.expected)
@@ -779,32 +789,35 @@ def _give_up(queue: str, moves: Sequence[Move]) -> list[Call[Any]]:
 
 
 async def _submitted_before(queue: str, begun: Sequence[Move], fired: Fired) -> set[str]:
-    """Returns which requests of these moves another leader has submitted, and are gone by now.
+    """Returns the ids of requests that another leader has submitted and that are gone by now.
 
-    A move whose requests cannot be looked for is put into `fired.waiting`.
+    If Redis cannot be read for a move, its error is put into `fired.waiting`.
     """
-    names = {request_id(queue, move.name, tick): move for move in begun for tick in move.ticks}
-    ids = list(names)
-    rows = await run_each_or_error([hmget(name, "state", "over") for name in ids])
-    gone, had = set[str](), set[str]()
-    for name, row in zip(ids, rows, strict=True):
+    moves = {request_id(queue, move.name, tick): move for move in begun for tick in move.ticks}
+    rows = await run_each_or_error([hmget(name, "state", "over") for name in moves])
+    missing, submitted = set[str](), set[str]()
+    for (name, move), row in zip(moves.items(), rows, strict=True):
         if isinstance(row, FairlaneError):
-            fired.waiting.setdefault(names[name].name, row)
+            fired.waiting.setdefault(move.name, row)
             continue
         state, over = parse_fields(("state", "over"), row)
         if over:  # a person deleted it
-            had.add(name)
-        elif state in {"", "abandoned"} and not _is_recent(names[name].began, fired.now_ms):
-            gone.add(name)
-    if gone:
-        entries = await Batch([Command(b"ZSCORE", keys.active(queue), name) for name in gone])
-        had |= {name for name, at in zip(gone, entries, strict=True) if at and float(at) % 1}
-        had |= {*await logged_states(queue, gone)}
-    return had
+            submitted.add(name)
+        elif state in {"", "abandoned"} and not _is_recent(move.began, fired.now_ms):
+            missing.add(name)
+    if missing:
+        scores = await Batch([Command(b"ZSCORE", keys.active(queue), name) for name in missing])
+        found = zip(missing, scores, strict=True)
+        submitted |= {name for name, score in found if score and was_seen(score)}
+        submitted |= {*await logged_states(queue, missing)}
+    return submitted
 
 
 def _is_recent(began_ms: int, now_ms: int) -> bool:
-    """Returns True if a request that was submitted since is still known, whatever became of it."""
+    """Returns True if a request that was submitted after `began_ms` must still be known.
+
+    It exists, or has left a tombstone.
+    """
     longest_ms = settings.LEAST_TOMBSTONE_MS - 1000 * settings.CALL_PATIENCE_S
     return 0 <= now_ms - began_ms <= longest_ms
 

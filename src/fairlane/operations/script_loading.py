@@ -129,7 +129,7 @@ async def look(place: ServerAddress, *, load: bool) -> ScriptStatus:
 
 async def _missing(place: ServerAddress, dialect: Dialect) -> list[Script]:
     scripts = list(library())
-    shas = [script.sha(dialect) for script in scripts]
+    shas = [script.shas[dialect] for script in scripts]
     there = await OnNode(place.node, Command(b"SCRIPT", b"EXISTS", *shas))
     return [script for script, is_there in zip(scripts, there, strict=True) if not is_there]
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from fairlane import settings
 from fairlane.common.text import MAKE_ROOM, exact, format_duration, size
 from fairlane.errors import FairlaneError
-from fairlane.operations.finding import BAD, OK, WARN, Finding
+from fairlane.operations.check_result import BAD, OK, WARN, Finding
 from fairlane.operations.tokens import marker_ms
 from fairlane.protocol import keys
 from fairlane.protocol.request_hash import hmget, parse_fields
@@ -30,6 +30,7 @@ _SAFE = {
     "Valkey": {(7, 2): 11, (8, 0): 6, (8, 1): 4},
 }
 _FULL, _NEARLY = 0.95, 0.80
+_RECENT_S = 3600
 _MIB = 1 << 20
 _NODE_BYTES = 4096  # what a stream allocates at first by default
 
@@ -141,6 +142,22 @@ def _persistence(facts: Facts) -> Finding:
     return Finding("persistence", WARN, what, "CONFIG SET appendonly yes, and in redis.conf")
 
 
+def _restart(facts: Facts) -> Finding | None:
+    """Finds a server that has started recently without a file of what it had."""
+    up_s = facts.number("uptime_in_seconds")
+    if facts.info.get("aof_enabled") == "1" or not 0 < up_s < _RECENT_S:
+        return None
+    what = (
+        f"Redis started {format_duration(1000 * up_s)} ago without an append-only file: what was "
+        "not in its last snapshot is gone, if it ran before"
+    )
+    remedy = (
+        "fairlane doctor --repair, then submit again, with the same ids, what fairlane status ID "
+        "does not find"
+    )
+    return Finding("restart", WARN, what, remedy)
+
+
 def _writes(facts: Facts) -> Finding | None:
     """Checks whether the last snapshot and the last append reached the disk."""
     failed = [
@@ -213,7 +230,17 @@ def _cluster(cluster: dict[str, str]) -> Finding:
     return Finding("cluster", BAD if state != "ok" else WARN, shown, remedy)
 
 
-SERVER = (_version, _eviction, _memory, _persistence, _writes, _replicas, _sockets, _streams)
+SERVER = (
+    _version,
+    _eviction,
+    _memory,
+    _persistence,
+    _restart,
+    _writes,
+    _replicas,
+    _sockets,
+    _streams,
+)
 
 
 # ------------------------------------------------------------------ size checks

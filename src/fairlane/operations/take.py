@@ -24,7 +24,7 @@ from fairlane.operations import admission, apart_keys, rates, tokens, workers
 from fairlane.operations.audit import Audit
 from fairlane.operations.completion import is_place, parse_results, trim
 from fairlane.operations.durability import confirm_settled
-from fairlane.operations.hand_over import look_after_and_feed
+from fairlane.operations.flow_hand_over import look_after_and_feed
 from fairlane.operations.lease import acquire_call, complete, extend, give_back, slice_of
 from fairlane.operations.rates import acquire_rated, parse_queue_rate
 from fairlane.operations.schedules import fire

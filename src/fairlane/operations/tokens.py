@@ -172,6 +172,16 @@ def drop_active(queue: str, request_id: str | bytes, seen: str, *, gone: bool = 
     )
 
 
+def seen_to_exist(due_ms: int) -> str:
+    """Returns the score in `active` of a request that exists; if it vanishes, it is lost."""
+    return f"{due_ms}.5"
+
+
+def was_seen(score: bytes | str | float) -> bool:
+    """Returns True if a score in `active` is of a request that was seen to exist."""
+    return float(score) % 1 != 0
+
+
 def reschedule_active(queue: str, rows: list[Arg]) -> Call[int]:
     """Returns the call that moves entries of `active` whose scores are still those seen.
 

@@ -32,6 +32,7 @@ _LONGEST_URL = 2_048
 _LOCK_MS = 10_000  # a server that does not renew it for so long is dead
 _CLOCK_BACK_MS = 120_000  # a pause that begins so far ahead is of a clock that went back
 _PREFIX = "whsec_"
+_READER = b"webhook:"
 
 
 class Webhook(msgspec.Struct, frozen=True, kw_only=True):
@@ -172,6 +173,43 @@ async def list_webhooks(queue: str) -> list[Hook]:
     return _hooks(*replies)
 
 
+class LateDelivery(NamedTuple):
+    """What holds up the deliveries of a webhook: `stopped` or failed attempts, both without a URL.
+
+    If `name` is "", no server delivers, although webhooks have events to deliver.
+    """
+
+    name: str
+    attempts: int = 0
+    error: str = ""
+    is_stopped: bool = False
+
+
+async def late_deliveries(queue: str) -> list[LateDelivery]:
+    """Returns what holds up webhooks. It reads no definition, because these have secrets."""
+    replies = await Batch(
+        [
+            Command(b"HGETALL", keys.hooks(queue)[1]),
+            Command(b"EXISTS", keys.hooks_lock(queue)),
+            Command(b"HGETALL", keys.log_readers(queue)),
+            Command(b"XREVRANGE", keys.completed(queue), b"+", b"-", b"COUNT", 1),
+        ]
+    )
+    progress, is_served, readers, newest = replies
+    found = list[LateDelivery]()
+    for name, raw in _pairs(progress):
+        far, shown = _decoded(raw, Deliveries), name.decode("utf-8", "replace")
+        if far is not None and (far.stopped or far.attempts):
+            error = far.stopped or far.last_error
+            found.append(LateDelivery(shown, far.attempts, error, bool(far.stopped)))
+    places = [
+        place.partition(b" ")[0] for name, place in _pairs(readers) if name.startswith(_READER)
+    ]
+    if not is_served and newest and any(place != newest[0][0] for place in places):
+        found.append(LateDelivery(""))
+    return found
+
+
 async def remove_webhook(queue: str, name: str) -> None:
     """Removes a webhook. Raises WebhookNotFound."""
     definitions, progress = keys.hooks(queue)
@@ -235,7 +273,7 @@ async def begin_round(queue: str, server: str) -> Round:
 
 def _reader(webhook: Webhook) -> str:
     """Returns the name of a webhook among the readers of the log."""
-    return f"webhook:{webhook.id}"
+    return f"{_READER.decode()}{webhook.id}"
 
 
 async def end_rounds(queue: str, server: str) -> None:

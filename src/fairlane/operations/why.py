@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from fairlane.common.fingerprint import read_failure
 from fairlane.common.text import join_names, plural, when
 from fairlane.errors import InvalidArgument, not_found
+from fairlane.operations.after import DONE, circle_text
 from fairlane.operations.call_words import with_calls
 from fairlane.operations.estimate import (
     Capacity,
@@ -29,10 +30,11 @@ from fairlane.operations.estimate import (
     urgent_at_work,
 )
 from fairlane.operations.find import list_workers
-from fairlane.operations.hand_over import Feed
-from fairlane.operations.lives import DONE, circle_text
+from fairlane.operations.flow_hand_over import Feed
+from fairlane.operations.long_calls import long_calls_of, words
 from fairlane.operations.pause import remedy
 from fairlane.operations.rates import until_more
+from fairlane.operations.starved import starved
 from fairlane.operations.take import TAKER
 from fairlane.operations.workers import no_worker
 from fairlane.protocol import keys
@@ -42,6 +44,7 @@ from fairlane.records import Cause, Estimate, KeyState, WhyWaiting
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable
 
+    from fairlane.call_records import LongCall
     from fairlane.operations.estimate import QueueFacts, RequestFacts
     from fairlane.records import LanePlace
 
@@ -93,6 +96,7 @@ async def waiting(queue: str, most: int = _MOST) -> tuple[list[WaitingRequest], 
 
 
 GATED = ("after", "delay", "handler", "rate")  # the kinds of a request whose gate is closed
+_MOST_LONG = 3  # calls that run unusually long, of one request
 _ERROR_MOST = 200  # characters of an error
 
 
@@ -147,7 +151,8 @@ def _in_order(key: KeyState, place: int) -> Cause:
     if key.stopped_by:
         text = (
             f"waits in the order of key {key.name}, which request {key.stopped_by} has stopped by "
-            f"its dead sub-requests: `fairlane key resume {key.name}` lets the others go on"
+            f"its dead sub-requests: `fairlane dead requeue {key.stopped_by} --all` runs them "
+            f"again, `fairlane key resume {key.name}` leaves them and lets the others go on"
         )
     else:
         by = f": request {join_names(list(key.holders))} has it" if key.holders else ""
@@ -305,6 +310,15 @@ def late_holders(facts: RequestFacts, alive: Collection[str]) -> list[Cause]:
     return [Cause("late", text, figures={"workers": late})]
 
 
+def in_long_call(call: LongCall, now_ms: int) -> Cause:
+    """Returns the cause that a call runs unusually long."""
+    figures = {
+        name: getattr(call, name)
+        for name in ("index", "task", "worker", "since_ms", "ran_ms", "usual_ms")
+    }
+    return Cause("long_call", f"{words(call, now_ms)}: {call.remedy}", figures=figures)
+
+
 # ------------------------------------------------------------------ the queue
 
 
@@ -382,6 +396,13 @@ async def why(request_id: str) -> WhyWaiting:
     causes = causes_of(facts, queue, place, capacity)
     if not page.more:
         causes[1:1] = late_holders(facts, alive)
+    none_left = await starved(progress.queue, page)
+    if none_left is not None and request_id in none_left.requests:
+        figures = {"units": none_left.units, "requests": list(none_left.requests)}
+        text = f"{none_left.text}: {none_left.remedy}"
+        causes.insert(0, Cause("starved", text, figures=figures))
+    long = await long_calls_of(progress.queue, page.workers, request_id)
+    causes += [in_long_call(one, facts.now_ms) for one in long[:_MOST_LONG]]
     found = estimate(facts, causes, capacity, near, rivals, queue.rate)
     return WhyWaiting(progress, causes, held_by_worker(facts), place, found, facts.now_ms)
 

@@ -7,11 +7,10 @@ from zlib import crc32
 
 from fairlane import settings
 from fairlane.common.text import of_queue
-from fairlane.errors import FairlaneError, InvalidArgument
+from fairlane.errors import FairlaneError, InvalidArgument, RedisUnreachable
 from fairlane.operations import apart_keys
-from fairlane.operations.intents import seen_to_exist
+from fairlane.operations.after import DONE, endings_of, lives_text, read_lives
 from fairlane.operations.lease import reap
-from fairlane.operations.lives import DONE, endings_of, lives_text, read_lives
 from fairlane.operations.pause import QueuePause, read_until, remedy
 from fairlane.operations.rates import opens, parse_queue_rate, until_more
 from fairlane.operations.tokens import (
@@ -21,10 +20,21 @@ from fairlane.operations.tokens import (
     parse,
     push,
     reschedule_active,
+    seen_to_exist,
+    was_seen,
 )
 from fairlane.protocol import keys, scripts
+from fairlane.protocol.request_hash import as_text
 from fairlane.protocol.server_info import time_ms
-from fairlane.protocol.steps import TOGETHER, Batch, Call, Command, call_each, run_each_or_error
+from fairlane.protocol.steps import (
+    TOGETHER,
+    Batch,
+    Call,
+    Command,
+    call_each,
+    run_each,
+    run_each_or_error,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -55,26 +65,30 @@ _BITES = 20  # reaps of one request in one check; each takes back about 1,000 en
 
 
 async def register_worker(
-    queue: str, worker: str, host: str, pid: int, started: str
+    queue: str, worker: str, host: str, pid: int, started: str, release: str = ""
 ) -> tuple[RegisterWorkerReply, str]:
     """Registers a worker; returns the reply, and the start of an earlier process with its name.
 
     The reply is `taken` if another process beats under the name. `host` is where the worker runs,
     see worker/health_port.py. The start is "" if no earlier process had the name in the same
     place. A process elsewhere, even on a host with the same name, may be alive and only late, so
-    its leases are left to expire.
+    its leases are left to expire. `release` is that of the users' code, which the queue notes.
     """
     former, home = await Command(b"HMGET", keys.worker(queue, worker), b"started", b"host")
     if home != host.encode():
         former = None
     call = scripts.register_worker(
-        (keys.workers(queue), keys.worker(queue, worker), keys.conf(queue)),
+        (
+            *(keys.workers(queue), keys.worker(queue, worker)),
+            *(keys.conf(queue), keys.task_stats(queue)),
+        ),
         id=worker,
         host=host,
         pid=pid,
         started=started,
         ttl=settings.WORKER_TTL_MS,
         late=settings.LATE_MS,
+        release=release,
     )
     reply = await call
     return reply, (former or b"").decode()
@@ -161,7 +175,7 @@ async def look_after(
     many are unfinished, a request that needs nothing is checked again later, because workers' notes
     and the audit find damage sooner. If a request can't be read, it is postponed like the others,
     and its error is put into `failed`. If a flow's step gets its sub-requests from other steps, it
-    is put into `fed`: see operations/hand_over.py.
+    is put into `fed`: see operations/flow_hand_over.py.
     """
     now, names, scores, unfinished = await _due(queue)
     failed = {} if failed is None else failed
@@ -184,7 +198,7 @@ async def look_after(
         except FairlaneError as error:
             failed[name] = error
             due = _not_before(score, now, now + _until_next(name, 0, calm_ms))
-            rows += [name, score, seen_to_exist(due) if float(score) % 1 else due]
+            rows += [name, score, seen_to_exist(due) if was_seen(score) else due]
     await _postpone_all(queue, rows)
     return len(scores)
 
@@ -397,6 +411,8 @@ def beat_ages(workers: Sequence[bytes], now_ms: int) -> dict[str, int]:
 # Finds workers that may be dead, and takes back the leases of a dead worker.
 
 
+DEATHS_MS = 3_600_000  # how long a death is noted after the last one
+_MOST_DEATHS = 1_000
 LATEST_MS = 2 * settings.LATE_MS  # a worker with an older beat is stopped, cut off or dead
 
 
@@ -478,6 +494,45 @@ async def take_over(queue: str, worker: str, started: str) -> int:
     if error is not None:
         raise error
     return len(wanted)
+
+
+class Death(NamedTuple):
+    """A worker that died, from when it started, and when another worker noticed that; in ms."""
+
+    worker: str
+    host: str
+    started_ms: int
+    at_ms: int
+
+
+async def note_death(queue: str, worker: str, started: str, host: str) -> None:
+    """Notes for an hour that a worker died, so that `doctor` finds one that dies again and again.
+
+    The record of the worker itself is gone by then. A full Redis may refuse the note, because
+    nothing depends on it.
+    """
+    key = keys.deaths(queue)
+    _, time = await Batch([Command(b"EXISTS", key), Command(b"TIME")])
+    life, text = f"{started}|{worker}", f"{time_ms(time)} {host.partition(' ')[0]}"
+    noted = Command(b"HSET", key, life, text), Command(b"PEXPIRE", key, DEATHS_MS)
+    for reply in await run_each(noted):
+        if isinstance(reply, RedisUnreachable):
+            raise reply
+
+
+async def recent_deaths(queue: str) -> list[Death]:
+    """Returns the workers that died within the last hour, the latest first; at most 1,000."""
+    flat, time = await Batch(
+        [Command(b"HSCAN", keys.deaths(queue), 0, b"COUNT", _MOST_DEATHS), Command(b"TIME")]
+    )
+    now_ms, pairs = time_ms(time), as_text(flat[1]).items()
+    found = list[Death]()
+    for life, text in pairs:
+        started, _, worker = life.partition("|")
+        at, _, host = text.partition(" ")
+        if at.isdecimal() and started.isdecimal() and now_ms - int(at) < DEATHS_MS:
+            found.append(Death(worker, host, int(started), int(at)))
+    return sorted(found, key=lambda one: -one.at_ms)
 
 
 # ------------------------------------------------------------------ chores

@@ -60,6 +60,7 @@ class Role(NamedTuple):
     has_keys: bool = True
     any_keys: bool = False
     of_server: bool = False
+    sees_deliveries: bool = False  # how far webhooks are, without their secrets
     patterns: tuple[str, ...] = ()  # of the only keys that it has, if there are any
 
 
@@ -138,12 +139,13 @@ ROLES = {
         | CALL
         | CONFIRM
         | SUBSCRIBE,
+        sees_deliveries=True,
     ),
     "monitor": Role(
         "looks, and changes nothing",
         (
-            *("status", "errors", "list", "workers", "queues", "completions", "stats"),
-            *("why", "demand", "dead list", "doctor", "queue show", "schedule list"),
+            *("status", "errors", "tasks", "list", "workers", "queues", "completions"),
+            *("stats", "why", "demand", "dead list", "doctor", "queue show", "schedule list"),
             *("flow list", "flow show", "key list", "key show", "top"),
         ),
         _words("check due_schedules glance list_chosen list_dead"),
@@ -153,6 +155,7 @@ ROLES = {
             " xrange xread xrevrange zcard zcount zrange zrangebylex zrangebyscore zscan zscore"
         )
         | CALL,
+        sees_deliveries=True,
     ),
     "lists": Role(
         "hands over the messages of a person's lists",
@@ -227,6 +230,8 @@ def rules(
     found += [f"~{pattern}" for one in roles for pattern in one.patterns]
     if any(one.of_server for one in roles):
         found += keys.every_server_key(queue)
+    if any(one.sees_deliveries for one in roles):
+        found += keys.every_delivery_key(queue)
     if any(one.any_keys for one in roles):
         found += [f"~{pattern}" for pattern in patterns]
     if allowed & {"publish", "subscribe"}:

@@ -313,6 +313,12 @@ def every_server_key(queue: str | None) -> list[str]:
     return [*parts, f"%R~{tag}:completed", f"~{tag}:readers"]
 
 
+def every_delivery_key(queue: str | None) -> list[str]:
+    """Returns rules to read how far the webhooks of one queue or all are, without their secrets."""
+    tag = "{*}" if queue is None else f"{{{queue}}}"
+    return [f"%R~hooks:{tag}:progress", f"%R~hooks:{tag}:lock"]
+
+
 def reached_by(pattern: str, queue: str | None) -> str | None:
     """Returns a key of queues or topics, such as `audit:{req}`, that a pattern of lists reaches.
 
@@ -365,6 +371,11 @@ def hooks_lock(queue: str) -> bytes:
 def workers(queue: str) -> bytes:
     """Zset: worker -> its last beat, ms."""
     return _dispatch(queue, "workers")
+
+
+def deaths(queue: str) -> bytes:
+    """Hash with a TTL: `<started ms>|<worker>` of a worker that died -> `<when, ms> <host>`."""
+    return _dispatch(queue, "deaths")
 
 
 def worker(queue: str, worker_id: str) -> bytes:

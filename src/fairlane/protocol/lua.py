@@ -389,7 +389,7 @@ class Script:
             Dialect.SINGLE: whole.encode(),
             Dialect.CLUSTER: whole.replace(_PUBLISH, _SPUBLISH).encode(),
         }
-        self._shas = {
+        self.shas = {  # what EVALSHA sends
             dialect: hashlib.sha1(text, usedforsecurity=False).hexdigest().encode()
             for dialect, text in self._texts.items()
         }
@@ -402,10 +402,6 @@ class Script:
     def source(self, dialect: Dialect) -> bytes:
         """Returns the text that EVAL sends."""
         return self._texts[dialect]
-
-    def sha(self, dialect: Dialect) -> bytes:
-        """Returns the digest that EVALSHA sends."""
-        return self._shas[dialect]
 
     def check_keys(self, keys: Sequence[bytes]) -> None:
         """Raises TypeError if the script does not take so many keys."""

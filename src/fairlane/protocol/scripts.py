@@ -103,9 +103,11 @@ def acquire(
     )
 
 
-def add_stats(keys: Sequence[bytes], *, most: Arg, numbers: Iterable[Arg] = ()) -> Call[int]:
+def add_stats(
+    keys: Sequence[bytes], *, most: Arg, numbers: Iterable[Arg] = (), now: Arg = ""
+) -> Call[int]:
     """Adds what one worker process measured to statistics of the queue."""
-    return _call("add_stats", keys, (most, *numbers), _plain)
+    return _call("add_stats", keys, (now, most, *numbers), _plain)
 
 
 def add_turns(keys: Sequence[bytes], *, lane: Arg, tokens: Iterable[Arg] = ()) -> Call[int]:
@@ -375,12 +377,14 @@ def check(keys: Sequence[bytes], *, now: Arg = "") -> Call[list[bytes]]:
     return _call("check", keys, (now,), _plain)
 
 
-def check_keys(keys: Sequence[bytes], *, names: Iterable[Arg] = ()) -> Call[int]:
+def check_keys(
+    keys: Sequence[bytes], *, first: Arg, most: Arg, names: Iterable[Arg] = ()
+) -> Call[int]:
     """
     Gives back what keys hold without a lease, gives up tokens that were called and are
     queued no more, and calls what waits where there is room.
     """
-    return _call("check_keys", keys, (*names,), _plain)
+    return _call("check_keys", keys, (first, most, *names), _plain)
 
 
 class ClaimMessagesReply(Reply):
@@ -1473,11 +1477,15 @@ def register_worker(
     started: Arg,
     ttl: Arg,
     late: Arg,
+    release: Arg,
     now: Arg = "",
 ) -> Call[RegisterWorkerReply]:
     """Registers a worker."""
     return _call(
-        "register_worker", keys, (now, id, host, pid, started, ttl, late), RegisterWorkerReply.of
+        "register_worker",
+        keys,
+        (now, id, host, pid, started, ttl, late, release),
+        RegisterWorkerReply.of,
     )
 
 

@@ -21,6 +21,7 @@ from pyspark import InheritableThread
 
 from fairlane import settings
 from fairlane.common import clock
+from fairlane.default_redis import resolve_url
 from fairlane.drivers.sync import SyncDriver
 from fairlane.errors import FairlaneError, InvalidArgument, WorkerRefused
 from fairlane.operations.why import waiting
@@ -28,7 +29,6 @@ from fairlane.protocol import keys
 from fairlane.protocol.keys import check_name
 from fairlane.protocol.steps import Batch, Command
 from fairlane.queue import Queue
-from fairlane.redis_url import resolve_url
 from fairlane.spark.handlers import adapted
 from fairlane.spark.spark_session import is_local, ours
 from fairlane.worker import Worker

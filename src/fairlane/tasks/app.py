@@ -292,7 +292,9 @@ class App:
     workers of this app do with a call that they cannot make, because they lack its task or its
     arguments do not fit: "wait" gives the sub-request back uncharged, until another worker can make
     the call, for three days at most, and "dead" makes it dead. `redact` are fields of arguments and
-    results that views and logs hide, of every task. Raises InvalidArgument.
+    results that views and logs hide, of every task. `release` names the version of your code, as
+    2026.11.28: views show what workers of each release did, and which errors are new since the
+    last one; the default is FAIRLANE_RELEASE. Raises InvalidArgument.
     """
 
     fairlane_remedy = "run rq-worker --app MODULE:APP"
@@ -305,8 +307,10 @@ class App:
         encoding: Literal["json", "msgpack"] = "json",
         unknown_tasks: Literal["wait", "dead"] = "wait",
         redact: str | Iterable[str] = (),
+        release: str | None = None,
     ) -> None:
         self.name = check_name("queue", name)
+        self.release = settings.release(release)
         self.codec = codec_named(encoding)
         if unknown_tasks not in _UNKNOWN:
             raise InvalidArgument(

@@ -13,8 +13,8 @@ import msgspec
 from fairlane import settings
 from fairlane.common import clock
 from fairlane.errors import ArgumentsRefused, InvalidArgument, type_of
+from fairlane.operations.flow_hand_over import CONTINUE, STOP, Wrap
 from fairlane.operations.flows import MAX_CHILDREN, MAX_GATHERED, Child, Flow
-from fairlane.operations.hand_over import CONTINUE, STOP, Wrap
 from fairlane.options import check_limits, read_limits
 from fairlane.tasks.keys import merged_keys
 from fairlane.tasks.options import group_options, hiding, of_request
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from fairlane.tasks.task import Task
 
 _CHAIN, _GROUP = "chain", "group"
-_LEFT = 0.001  # a timeout that has passed meanwhile
+_MIN_TIMEOUT_S = 0.001  # after the time is over, results that exist are still read
 
 
 class Link(NamedTuple):
@@ -69,7 +69,8 @@ class Link(NamedTuple):
     def wrap(self, codec: Codec, joins: int = 0) -> Wrap:
         """Returns what is written around a result that is the first argument of the call.
 
-        If it `joins` so many results, the argument is their list. Raises ArgumentsRefused.
+        `joins`: how many results the argument is a list of, 0 = it is one result. Raises
+        ArgumentsRefused.
         """
         signature = self.task.signature
         if signature.first is None:
@@ -105,7 +106,8 @@ class _Plan:
     def __init__(self, codec: Codec, app: str) -> None:
         self.flow, self.links = Flow(_CHAIN), list[tuple[Link, ...]]()
         self._codec, self._app = codec, app
-        self.is_last, self.ends = False, 1  # of the part that is added next; steps of the last one
+        self.is_last = False  # the part that is added next is the last one
+        self.ends = 1  # steps of the last part
         self.max_wait = 0.0
 
     def begin(self, links: tuple[Link, ...]) -> None:
@@ -132,7 +134,7 @@ class _Plan:
             )
 
     def add(self, link: Link, joins: int, *, gathers: bool) -> None:
-        """Adds a call that gets one result, or joins so many."""
+        """Adds a call that gets one result, or the list of `joins` results."""
         self.flow = self.flow.step(
             self._name(link.task.name),
             queue=self._queue(link),
@@ -145,7 +147,7 @@ class _Plan:
         self.ends = 1
 
     def add_group(self, links: tuple[Link, ...]) -> None:
-        """Adds calls that each get the result of the call before them."""
+        """Adds calls that each get the result of the call before the group."""
         children = []
         for link in links:
             name, wrap = self._name(link.task.name), link.wrap(self._codec)
@@ -183,8 +185,9 @@ class Chain:
     ) -> ChainRun:
         """Submits the chain as a flow; see Queue.submit_flow, also for what it raises.
 
-        Each step has the options of its task. The submission has `max_wait` of the first one. If a
-        call is dead, the chain is cancelled.
+        Each step has the options of its task, and the submission `max_wait` of the first task. If a
+        call before the last part is dead, the chain is cancelled. The calls of a last group do not
+        stop each other.
         """
         first = self.parts[0]
         links = first.links if isinstance(first, Group) else (first,)
@@ -243,7 +246,7 @@ class ChainRun:
         found = zip(self._links, self.run.progress().steps, strict=False)
         for place, (links, step) in enumerate(found):
             if step.progress.dead or place >= len(self._links) - self._ends:
-                left = None if due is None else max(_LEFT, due - clock.mono_s())
+                left = None if due is None else max(_MIN_TIMEOUT_S, due - clock.mono_s())
                 request = self.run.step(step.step)
                 values += GroupRun(request, links, self._codec).results(left)
         return values if self._is_group else values[0]
@@ -270,7 +273,7 @@ class Group:
         """
         self.check_app()
         app, named = self.links[0].task.app, group_options(dict(options))
-        chosen = _options_of(self.links, named)
+        chosen = _options_of(self.links, named, ", or name {} in submit")
         bodies = [link.body(app.codec) for link in self.links]
         chosen["task"] = _tasks_of(self.links)
         return GroupRun(app.queue.submit_request(bodies, **chosen), self.links, app.codec)
@@ -306,11 +309,12 @@ def _both(one: Task[..., Any, Any], other: Task[..., Any, Any]) -> str:
     return f"calls of task {one.name}" if same else f"tasks {one.name} and {other.name}"
 
 
-def _options_of(links: tuple[Link, ...], named: dict[str, Any]) -> dict[str, Any]:
+def _options_of(links: tuple[Link, ...], named: dict[str, Any], also: str = "") -> dict[str, Any]:
     """Returns the options of one request of these calls: those of their tasks, and what is named.
 
     The request names the keys of all its calls. Raises InvalidArgument if two tasks differ in an
-    option that is not named, because one request has one value of it.
+    option that is not named, because one request has one value of it. `also` is a further remedy
+    for the error, with {} for the option.
     """
     first = links[0].task
     for link in links:
@@ -320,8 +324,8 @@ def _options_of(links: tuple[Link, ...], named: dict[str, Any]) -> dict[str, Any
                 called = "batch_limit" if option == "limit" else option
                 raise InvalidArgument(
                     f"{_both(first, link.task)} of a group differ in {called}: a group is one "
-                    f"request, so give both the same with with_options({called}=...), or name "
-                    f"{called} in submit"
+                    f"request, so give both the same value with with_options({called}=...)"
+                    f"{also.format(called)}"
                 )
     keys = _keys_of(links, named)
     limit = max((link.task.keys.limit for link in links), default=0)

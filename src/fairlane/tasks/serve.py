@@ -19,6 +19,7 @@ from msgspec import UNSET
 from msgspec.structs import asdict
 
 from fairlane import settings
+from fairlane.common.text import join_names
 from fairlane.errors import FairlaneError, HandlerNotFound, InvalidArgument, type_of
 from fairlane.operations.call_words import hide_values
 from fairlane.queue import Queue
@@ -459,7 +460,7 @@ def workers_of(
 
     `url` is the Redis of all; None = each app's own. If `id` has a port, the workers after the
     first have the next ports. Raises InvalidArgument if an app has no task, or if two apps of a
-    queue have tasks of one name or two Redis servers. Raises what Worker raises, too.
+    queue have tasks of one name, two releases or two Redis servers. Raises what Worker raises, too.
     """
     if not apps:
         raise InvalidArgument("no app is named: a worker needs one")
@@ -474,10 +475,21 @@ def workers_of(
         for app in members:  # a task may submit calls to its own app
             app.url = opened.driver.url
         own = None if id is None else _next_port(id, number)
-        worker = Worker(opened, handler, id=own, **options)
+        worker = Worker(opened, handler, id=own, release=_release_of(members), **options)
         _register_by(worker, members)
         workers.append(worker)
     return workers
+
+
+def _release_of(apps: list[App]) -> str:
+    """Returns the release of the apps of one queue. Raises InvalidArgument if they have two."""
+    names = {app.release: None for app in apps if app.release}
+    if len(names) > 1:
+        raise InvalidArgument(
+            f"the apps of queue {apps[0].name} have the releases {join_names(sorted(names))}: "
+            "give them the same"
+        )
+    return next(iter(names), "")
 
 
 def _register_by(worker: Worker, apps: list[App]) -> None:

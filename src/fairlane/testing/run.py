@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from fairlane import settings
 from fairlane.errors import InvalidArgument
 from fairlane.operations import tokens
-from fairlane.operations.hand_over import hand_over
+from fairlane.operations.flow_hand_over import hand_over
 from fairlane.operations.workers import look_after, promote
 from fairlane.protocol import keys
 from fairlane.protocol.steps import Batch, Call, Command, LazySteps, SingleServer, forward

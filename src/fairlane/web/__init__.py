@@ -37,8 +37,8 @@ def asgi(
     from pathlib import Path
 
     from fairlane.aio.queue import Queue
+    from fairlane.default_redis import resolve_url
     from fairlane.drivers.aio import AsyncDriver
-    from fairlane.redis_url import resolve_url
     from fairlane.web.access import CallRates, Proxies, TokenFile
     from fairlane.web.app import Site, make_app
     from fairlane.web.server import PATIENCE_S

@@ -30,6 +30,7 @@ from fairlane.web import (
     schedules,
     stacks,
     take,
+    tasks,
     webhooks,
     why,
     wonderq,
@@ -111,6 +112,7 @@ class Site:
     examination: Examination = field(default_factory=Examination)
     snapshots: Recent[Snapshot] = field(init=False)
     failures: failures.SharedFailures = field(init=False)
+    tasks: tasks.SharedTasks = field(init=False)
     readiness: Recent[bool] = field(init=False)
     key_page: Recent[KeyPage] = field(init=False)
     demand: SharedDemand = field(init=False)
@@ -128,6 +130,7 @@ class Site:
     def __post_init__(self) -> None:
         self.snapshots = Recent(self.queue.snapshot)
         self.failures = failures.SharedFailures(self.queue)
+        self.tasks = tasks.SharedTasks(self)
         self.demand = SharedDemand(self.snapshots.get, self.queue.demand)
         self.tally = Tally(self.queue)
         self.live = Broadcast(self.snapshots.get)
@@ -228,7 +231,7 @@ DESCRIBED: tuple[Endpoint, ...] = (
     *(*results.COMPLETION_ENDPOINTS, *failures.ENDPOINTS, *why.ENDPOINTS, *bulk.ENDPOINTS),
     *(*queues.ENDPOINTS, *keys.ENDPOINTS, *schedules.ENDPOINTS, *flows.ENDPOINTS, *audit.ENDPOINTS),
     *(*requests.LEASE_ENDPOINTS, *requests.WATCH_ENDPOINTS, *live.ENDPOINTS, *webhooks.ENDPOINTS),
-    *(*stacks.ENDPOINTS, *metrics.ENDPOINTS),
+    *(*tasks.ENDPOINTS, *stacks.ENDPOINTS, *metrics.ENDPOINTS),
 )
 ENDPOINTS = (*DESCRIBED, *endpoints_for(DESCRIBED), *sign_in.ENDPOINTS, *files.ENDPOINTS)
 _TWO_LENGTHS = "the content has a Content-Length and a Transfer-Encoding: send one of them"

@@ -115,6 +115,7 @@ async def _changed(site: Site, given: Bulk, selected: Selection) -> BulkReport:
     _confirm(given, selected)
     done = await site.queue.change(selected)
     site.failures.forget()
+    site.tasks.forget()
     report.changed, report.ended, report.failed = done.changed, done.ended, len(done.failed)
     report.dead = done.dead
     report.errors = {name: str(error) for name, error in [*done.failed.items()][:_LISTED]}

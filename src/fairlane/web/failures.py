@@ -175,6 +175,7 @@ async def requeue(site: Site, call: Call) -> Response:
     by = caller_of(call).id
     count = await site.queue.driver.run(requeue_dead(request.id, choice, by))
     site.failures.forget()
+    site.tasks.forget()
     return answer(Requeued(count))
 
 
@@ -184,6 +185,7 @@ async def drop(site: Site, call: Call) -> Response:
     request, _ = await own_request(site, call)
     count = await site.queue.driver.run(drop_dead(request.id, choice))
     site.failures.forget()
+    site.tasks.forget()
     return answer(Dropped(count))
 
 

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from fairlane.errors import InvalidArgument, RequestNotFound
+from fairlane.operations.flow_hand_over import request_of
 from fairlane.operations.flows import flow_page, place_of
-from fairlane.operations.hand_over import request_of
 from fairlane.records import Progress  # noqa: TC001  msgspec reads it
 from fairlane.web.answers import Refusal, answer
 from fairlane.web.route import Endpoint, Paging, document, query

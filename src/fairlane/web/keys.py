@@ -1,4 +1,4 @@
-"""/v1/keys: the keys of limits, what holds them and waits for them, and their limits."""
+"""/v1/keys: the keys of limits and orders, what holds them and waits for them."""
 
 from __future__ import annotations
 
@@ -34,6 +34,19 @@ class KeyLimitSet(msgspec.Struct):
     former: int | None
 
 
+class Which(msgspec.Struct, forbid_unknown_fields=True):
+    """`order`: the order of this name, if a limit has it, too."""
+
+    order: bool = False
+
+
+class OrderResumed(msgspec.Struct):
+    """The request that had stopped those behind it; null: nothing had stopped them."""
+
+    name: str
+    resumed: str | None
+
+
 async def list_keys(site: Site, call: Call) -> Response:
     """Lists the keys that are used or set, by name, each with what holds it and waits for it.
 
@@ -48,12 +61,7 @@ async def list_keys(site: Site, call: Call) -> Response:
 
 async def show(site: Site, call: Call) -> Response:
     """Shows a key: its limit, the requests that hold it, and those that come next."""
-    name = _name_of(call)
-    try:
-        found = await site.queue.key(name)
-    except InvalidArgument as error:
-        raise Refusal(404, str(error)) from None
-    return answer(found)
+    return answer(await _state(site, _name_of(call), order=query(call, Which).order))
 
 
 async def set_limit(site: Site, call: Call) -> Response:
@@ -77,6 +85,30 @@ async def set_limit(site: Site, call: Call) -> Response:
     return answer(KeyLimitSet(name, limit, former))
 
 
+async def resume(site: Site, call: Call) -> Response:
+    """Lets the requests of an order key go on behind one that ended with dead sub-requests.
+
+    With `order_on_dead` stop such a request stops those behind it until then. A token may do so for
+    the keys for which it may set a limit.
+    """
+    name = _name_of(call)
+    await trail_of(call).note(object_id=name)
+    caller_of(call).check_keys([name])
+    resumed = await site.queue.resume_key(name)
+    site.key_page.forget()
+    if resumed is None:
+        await _state(site, name, order=True)
+    return answer(OrderResumed(name, resumed))
+
+
+async def _state(site: Site, name: str, *, order: bool) -> KeyState:
+    """Returns the state of a key in use. Raises Refusal."""
+    try:
+        return await site.queue.key(name, order=order)
+    except InvalidArgument as error:
+        raise Refusal(404, str(error)) from None
+
+
 def _name_of(call: Call) -> str:
     """Returns the key that the path names. Raises Refusal."""
     try:
@@ -94,11 +126,15 @@ ENDPOINTS = (
     ),
     Endpoint(
         method="GET", path=_ONE, handle=show, group=_GROUP, scopes=("view",), also=(_TASK,),
-        summary="Show a key", gives=KeyState, refuses=(404,),
+        summary="Show a key", query=Which, gives=KeyState, refuses=(404, 422),
     ),
     Endpoint(
         method="PUT", path=_ONE, handle=set_limit, group=_GROUP, scopes=("operate",),
         also=(_TASK,), summary="Set the limit of a key", takes=KeyLimit, gives=KeyLimitSet,
         refuses=(404, 422), changes=True,
+    ),
+    Endpoint(
+        method="POST", path=f"{_ONE}/resume", handle=resume, group=_GROUP, scopes=("operate",),
+        summary="Let the order of a key go on", gives=OrderResumed, refuses=(404,), changes=True,
     ),
 )  # fmt: skip

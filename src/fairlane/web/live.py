@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import msgspec
 
+from fairlane.call_records import LongCall  # noqa: TC001  msgspec reads it
 from fairlane.common import clock
 from fairlane.live import (
     Frame,
@@ -15,6 +16,7 @@ from fairlane.live import (
 )
 from fairlane.operations.doctor import examine_queue, examine_servers
 from fairlane.operations.observe import LaneSample, ServerStates, WorkerTotals  # noqa: TC001
+from fairlane.operations.task_states import unusual_of
 from fairlane.records import QueueBacklog, RequestCounts  # noqa: TC001  msgspec reads it
 from fairlane.web.answers import EVENTS, answer, event_stream
 from fairlane.web.route import Endpoint
@@ -26,7 +28,7 @@ if TYPE_CHECKING:
     from starlette.responses import Response
 
     from fairlane.aio.queue import Queue
-    from fairlane.operations.finding import Finding
+    from fairlane.operations.check_result import Finding
     from fairlane.operations.observe import Snapshot
     from fairlane.records import WorkerState
     from fairlane.web.app import Site
@@ -122,6 +124,7 @@ class Examination:
 
 MOST_WORKERS = 100
 MOST_REQUESTS = 50
+MOST_LONG_CALLS = 20
 
 
 class LiveWorker(msgspec.Struct, frozen=True):
@@ -136,6 +139,7 @@ class LiveWorker(msgspec.Struct, frozen=True):
     leases: int
     units: int | None
     per_s: float | None
+    version: str | None
     release: str | None
     requests: list[str]
 
@@ -163,6 +167,8 @@ class Now(msgspec.Struct, frozen=True):
     more_workers: int
     servers: ServerStates
     shards: list[int]
+    long_calls: list[LongCall]
+    more_long_calls: int
 
 
 class Live(msgspec.Struct, frozen=True):
@@ -187,13 +193,14 @@ class RawLive(msgspec.Struct, frozen=True):
 
 
 class FindingRow(msgspec.Struct, frozen=True):
-    """What one check found; `severity` is ok, note, warn or bad."""
+    """What one check found; `severity` is ok, note, warn or bad. `see` is a section of the docs."""
 
     check: str
     severity: str
     what: str
     remedy: str
     subject: str
+    see: str
 
 
 class Doctor(msgspec.Struct, frozen=True):
@@ -208,6 +215,7 @@ def now_of(found: Snapshot) -> Now:
     shown = sorted(found.workers, key=lambda one: (one.is_alive, -one.leases, one.id))
     rows = [_row(one, found.took) for one in shown[:MOST_WORKERS]]
     requests = sorted(found.requests, key=lambda one: (not one.held, one.priority))[:MOST_REQUESTS]
+    calls = unusual_of(found.workers, found.tasks, found.measured)
     return Now(
         queue=found.queue,
         backlog=found.backlog,
@@ -229,6 +237,8 @@ def now_of(found: Snapshot) -> Now:
         more_workers=len(found.workers) - len(rows),
         servers=found.servers,
         shards=list(found.shards),
+        long_calls=calls[:MOST_LONG_CALLS],
+        more_long_calls=len(calls[MOST_LONG_CALLS:]),
     )
 
 
@@ -241,7 +251,7 @@ def _row(one: WorkerState, took: dict[str, list[str]]) -> LiveWorker:
 
 def finding_of(one: Finding) -> FindingRow:
     """Returns a finding without its repair."""
-    return FindingRow(one.check, one.severity, one.what, one.remedy, one.subject)
+    return FindingRow(one.check, one.severity, one.what, one.remedy, one.subject, one.see)
 
 
 # ------------------------------------------------------------------ watch

@@ -12,7 +12,10 @@ from starlette.responses import Response
 
 from fairlane import metrics as defined
 from fairlane.common.histogram import Distribution, bounds_of
+from fairlane.common.task_names import OTHER
 from fairlane.errors import FairlaneError
+from fairlane.operations.stats import by_task
+from fairlane.operations.task_states import unusual_of
 from fairlane.web.answers import Refusal, answer
 from fairlane.web.route import Endpoint
 from fairlane.web.schemas import Health
@@ -24,8 +27,8 @@ if TYPE_CHECKING:
     from starlette.requests import Request as Call
 
     from fairlane.metrics import Metric as Defined
-    from fairlane.operations.lease import Measured
     from fairlane.operations.observe import Snapshot
+    from fairlane.operations.stats import Measured
     from fairlane.records import Demand
     from fairlane.web.app import Site
 
@@ -71,7 +74,9 @@ def families(found: Snapshot, demand: Demand) -> Iterator[Metric]:
     yield _labelled(defined.WORKERS, found.queue, workers)
     yield from _by_band(found, demand)
     yield from _measured(found.queue, found.measured)
-    yield from _by_task(found.queue, found.tasks)
+    tasks = by_task(found.tasks)
+    yield from _by_task(found.queue, tasks)
+    yield _long_calls(found, tasks)
     nodes = [one for one in found.servers.nodes if not one.error]
     for metric, memory in (
         (defined.MEMORY, {one.node or SINGLE: one.used for one in nodes}),
@@ -131,6 +136,17 @@ def _by_task(queue: str, tasks: Mapping[str, Measured]) -> Iterator[Metric]:
         failed.add_metric([queue, task], one.counts["failed"])
         seconds.add_metric([queue, task], one.ran.sum / 1e6)
     yield from (done, failed, seconds)
+
+
+def _long_calls(found: Snapshot, tasks: Mapping[str, Measured]) -> Metric:
+    """Returns how many calls run unusually long, by task; a task without a name of its own: OTHER.
+
+    Each task has a sample, so that an alert ends when its calls have ended.
+    """
+    counts = dict.fromkeys((*tasks, OTHER), 0.0)
+    for call in unusual_of(found.workers, found.tasks, found.measured):
+        counts[call.task if call.task and call.task in tasks else OTHER] += 1
+    return _labelled(defined.LONG_CALLS, found.queue, counts)
 
 
 def _histogram(

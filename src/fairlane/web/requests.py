@@ -102,7 +102,7 @@ async def submit_for(site: Site, call: Call, bodies: Bodies, **options: Any) -> 
                 if error.take_back is not None:
                     site.withdraw(error.take_back)
                 raise
-        span.sent(name, total)
+        span.note_sent(name, total)
     return name, total
 
 

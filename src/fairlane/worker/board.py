@@ -56,6 +56,7 @@ SHARDS_MOST = 56
 _SHARD_NUMBERS = 256  # one byte each
 _BURST_SCALE = 2**20  # more than any burst
 TOKEN_MOST = 296  # bytes
+START_MOST = 256  # bytes of a body; a task with a longer name is not named
 
 
 class Counts(Structure):
@@ -95,14 +96,21 @@ class WorkerFields(Structure):
 
 
 class CallFields(Structure):
-    """The call of the handler that runs under a lease; its unit writes both fields for each call.
+    """The call of the handler that runs under a lease; its unit writes the fields for each call.
 
-    `began_ns` is of the performance counter, which is the clock of time.monotonic(); 0 = none runs.
-    It is written last. A reader may find the entry of a call with the beginning of the one before.
-    So if a process is ended for a call, both fields must be compared again after its end.
+    `awaited` is the request for which the handler waits now. `start` is how the body of a call of a
+    task begins: the task's name is in it. `began_ns` is of the performance counter, which is the
+    clock of time.monotonic(); 0 = none runs. It is written last. A reader may find the entry of a
+    call with the beginning of the one before. So if a process is ended for a call, both fields must
+    be compared again after its end.
     """
 
-    _fields_ = (("entry_id", c_char * 56), ("began_ns", c_uint64))
+    _fields_ = (
+        ("entry_id", c_char * 56),
+        ("start", c_char * START_MOST),
+        ("awaited", c_char * 128),
+        ("began_ns", c_uint64),
+    )
 
 
 class RecordFields(Structure):
@@ -229,6 +237,7 @@ class LeaseRecord:
         fields.attempt, fields.attempts = attempt, attempts
         fields.taken_ms, fields.limit_ms = taken_ms, limit_ms
         fields.least_backoff_ms, fields.most_backoff_ms = backoff_ms
+        fields.call.awaited = b""
         fields.call.began_ns = 0  # a call of a process that died is not one of this lease
         fields.turn = Turn.LATER if shared else Turn.GRANTED
         fields.is_held = True
@@ -275,6 +284,10 @@ class LeaseRecord:
     def rest(self) -> None:
         """Removes the call, which has ended."""
         self.call.began_ns = 0
+
+    def note_awaited(self, request_id: str) -> None:
+        """Notes the request for which the handler waits; "" = it goes on."""
+        self.call.awaited = request_id.encode()
 
     def report(self, index: int, done: int, total: int) -> None:
         """Writes how far the call of this sub-request is."""
@@ -469,7 +482,7 @@ class LeaseRecord:
         """Returns the call that runs under the lease held now, or None."""
         fields, call, board = self._fields, self.call, self._board
         for _ in range(100):
-            version, began_ns = fields.version, call.began_ns
+            version, began_ns, start = fields.version, call.began_ns, call.start
             if version & 1 or not began_ns or not fields.is_held:
                 return None
             changed = self._changed_limit(version)
@@ -478,11 +491,15 @@ class LeaseRecord:
                 changed.limit_s if changed else board.limit_of(fields.limit_ms),
                 fields.taken_ms, fields.attempt, fields.attempts,
                 (fields.least_backoff_ms, fields.most_backoff_ms), *board.thread_of(self),
-                board.grace_s, changed.least_until if changed else 0.0,
+                board.grace_s, changed.least_until if changed else 0.0, start,
             )  # fmt: skip
             if (fields.version, call.began_ns, call.entry_id) == running.identity:
                 return running
         return None
+
+    def awaited(self) -> str:
+        """Returns the request for which the call of this record waits; "" = none."""
+        return self.call.awaited.decode() if self.call.began_ns else ""
 
     def change_limit(self, held: Held, limit_ms: int) -> None:
         """Notes the time limit that the request of this lease has now."""
@@ -815,7 +832,8 @@ class Running:
     `entry_id` is the entry it works on, or b"" for a batch of several. `limit_s` is its time limit,
     0 = none, and `grace_s` what it may take to end after that. It is not late before
     `least_until`. `thread` is the identity of its
-    thread, `native` the thread's number in the system.
+    thread, `native` the thread's number in the system. `start` is how the body of a call of a task
+    begins.
     """
 
     unit: int
@@ -831,6 +849,7 @@ class Running:
     native: int
     grace_s: float = 0.0
     least_until: float = 0.0
+    start: bytes = b""
 
     @property
     def identity(self) -> tuple[int, int, bytes]:

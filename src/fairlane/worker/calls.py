@@ -19,18 +19,19 @@ from typing import TYPE_CHECKING, Any
 
 from fairlane import settings, tracing
 from fairlane.common import clock
+from fairlane.common.awaited import note_awaited_by
 from fairlane.common.clock import retry_delay_ms
 from fairlane.common.context_variables import run_in
 from fairlane.common.text import shortened
 from fairlane.errors import FairlaneError, InvalidArgument, type_of
 from fairlane.model import Entry, Slice, Verdict, result_head
-from fairlane.operations.chosen import Fan, Next
+from fairlane.operations.flow_branches import Fan, Next
 from fairlane.worker import termination
-from fairlane.worker.board import smaller_limit
+from fairlane.worker.board import START_MOST, smaller_limit
 from fairlane.worker.error_texts import reason_of, text_of
 from fairlane.worker.errors import (
     GiveBack,
-    GivenBack,
+    GiveBackTimes,
     Reject,
     Retry,
     TimedOut,
@@ -57,7 +58,7 @@ if TYPE_CHECKING:
 # Collects the outcome of one run of the handler: results, and verdicts for all other entries.
 
 
-_given_back = GivenBack()
+_give_backs = GiveBackTimes()
 _FLUSH_NS = int(settings.FLUSH_MS * 1e6)
 # Code whose frames mean nothing to the handler's author: before the handler's frames, or above.
 
@@ -198,7 +199,7 @@ class OutcomeBuilder:
             self._settle(entry, "timeout", None, text_of(error), int(error.limit_s * 1e6))
         elif isinstance(error, GiveBack):
             key = (self._taken.request_id, entry[0])
-            if _given_back.is_over(key, error.longest_s, clock.mono_s()):
+            if _give_backs.note(key, error.longest_s, clock.mono_s()):
                 self._settle(entry, "dead", 0, error.at_last)
             else:
                 self._settle(entry, "release", error.after, error.reason)
@@ -480,6 +481,7 @@ class Runner:
     ) -> None:
         self.shape, self._queue = shape, queue
         self.record = record
+        self._start_most = START_MOST if shape.task_of is not None else 0  # bytes that are noted
         self._failures = failures
         self._task: asyncio.Task[Any] | None = None  # while it awaits an async handler
         self._called: Any = None  # the coroutine of that handler
@@ -586,6 +588,7 @@ class Runner:
 
     def run_slice(self, taken: Slice, position: int) -> Outcome:
         """Calls a sync handler for the slice from `position` on, until it is time to settle."""
+        note_awaited_by(self.record.note_awaited)
         now, limit_s = perf_counter_ns(), self._limit_s(taken)
         tally = OutcomeBuilder(
             *(taken, position, now, limit_s, self._failures, self._journal),
@@ -594,9 +597,10 @@ class Runner:
         if self.shape.is_batch:
             return self._run_batch(taken, taken.entries[position:], tally)
         call, wants_context = self._call(taken, position, limit_s), self.shape.wants_context
-        noted = self.record.call
+        noted, most = self.record.call, self._start_most
         for entry in taken.entries[position:] if position else taken.entries:
             noted.entry_id = entry[0]
+            noted.start = entry[1][1][:most]
             noted.began_ns = before = perf_counter_ns()
             try:
                 body = entry[1][1]
@@ -619,6 +623,7 @@ class Runner:
 
     async def run_slice_async(self, taken: Slice, position: int) -> Outcome:
         """Does the same for an async handler."""
+        note_awaited_by(self.record.note_awaited)
         now = perf_counter_ns()
         tally = OutcomeBuilder(
             taken, position, now, 0.0, self._failures, self._journal, self.shape.hide
@@ -627,9 +632,10 @@ class Runner:
             return await self._run_batch_async(taken, taken.entries[position:], tally)
         limit_s, task = self._limit_s(taken), asyncio.current_task()
         call, wants_context = self._call(taken, position, limit_s), self.shape.wants_context
-        noted = self.record.call
+        noted, most = self.record.call, self._start_most
         for entry in taken.entries[position:] if position else taken.entries:
             noted.entry_id = entry[0]
+            noted.start = entry[1][1][:most]
             noted.began_ns = before = perf_counter_ns()
             try:
                 body = entry[1][1]

@@ -67,6 +67,7 @@ class Assignment:
     spare: tuple[LeaseRecord, ...] = ()  # for their further leases
     tokens: int = 1  # the most leases of a unit
     failures: Failures | None = None
+    release: str = ""  # of the users' code
     stacks: int = -1  # the file for the stacks of this process
     repeats: Repeats = field(default_factory=Repeats, repr=False, compare=False)
 
@@ -83,7 +84,7 @@ class Assignment:
     def units(self) -> list[Unit]:
         """Returns the units of this child; they share what they learn about requests."""
         has_tasks = self.shape.task_of is not None
-        measures = Metrics(self.queue, self.failures, has_tasks=has_tasks)
+        measures = Metrics(self.queue, self.failures, has_tasks=has_tasks, release=self.release)
         sizer = Sizer(self.slice_ms, self.tokens)
         count = len(self.own)
         promoter = Promoter(self.url, self.queue, lambda: tuple(self.own[0].shards) or (0,))

@@ -1,8 +1,9 @@
-"""The exceptions by which a handler decides what becomes of its sub-request."""
+"""The exceptions that end a call of a handler, and what they make of its sub-request."""
 
 from __future__ import annotations
 
 from math import inf
+from threading import Lock
 
 from fairlane.common.text import exact
 from fairlane.errors import InvalidArgument
@@ -11,12 +12,13 @@ LONGEST_S = 86_400
 
 
 class Retry(Exception):
-    """Raised by a handler to be called again. Counts as an attempt: after the last one it is dead.
+    """Raised by a handler to be called again. It counts as an attempt.
 
-    `after` is the pause in seconds, 0 to a day; None uses the request's backoff. `reason` is kept
-    as the error's text. With `whole_request` the pause is for all sub-requests of the request, and
-    of the requests that share its rate key: the other side has asked for it, as with HTTP's 429.
-    Raises InvalidArgument.
+    After the last attempt the sub-request is dead. `after` is the pause in seconds, 0 to a day;
+    None uses the request's backoff. `reason` is kept as the error's text. With `whole_request` the
+    pause holds for all sub-requests of the request, and of the requests that share its rate key:
+    use it if the service that the handler calls asks for a pause (HTTP 429). Raises
+    InvalidArgument.
     """
 
     after: float | None = None
@@ -65,7 +67,8 @@ class GiveBack(Exception):
     """Raised by a handler that cannot run its sub-request here: gives it back, uncharged.
 
     The sub-request is not delivered again before `after` seconds. `reason` is shown by `status`.
-    Once a process has given it back again and again for `longest_s`, it is dead of `at_last`.
+    If one process has given it back for `longest_s` seconds, the sub-request becomes dead with the
+    error text `at_last`.
     """
 
     def __init__(
@@ -76,35 +79,36 @@ class GiveBack(Exception):
         self.longest_s, self.at_last = longest_s, at_last
 
 
-class GivenBack:
-    """What a process gives back again and again: which sub-request, and since when.
+class GiveBackTimes:
+    """Since when this process gives back each sub-request.
 
-    It forgets one that did not come back for an hour: another worker has taken it.
+    A sub-request that was not given back for an hour is dropped: another worker has taken it.
     """
 
-    MOST, FORGET_S = 20_000, 3_600.0
+    MAX_ENTRIES, FORGET_S = 20_000, 3_600.0
 
     def __init__(self) -> None:
-        self._seen: dict[tuple[str, bytes], tuple[float, float]] = {}  # first and last
+        self._lock = Lock()  # threads of a process share it
+        # The first and the last time, the oldest last time first.
+        self._times: dict[tuple[str, bytes], tuple[float, float]] = {}
 
-    def is_over(self, key: tuple[str, bytes], longest_s: float, now_s: float) -> bool:
+    def note(self, key: tuple[str, bytes], longest_s: float, now_s: float) -> bool:
         """Notes that a sub-request is given back; returns True if that must end now."""
-        first, last = self._seen.get(key, (now_s, now_s))
-        if now_s - last > self.FORGET_S:
-            first = now_s
-        if now_s - first >= longest_s:
-            self._seen.pop(key, None)
-            return True
-        if key in self._seen or self._has_room(now_s):
-            self._seen[key] = first, now_s
-        return False
+        with self._lock:
+            self._drop_old(now_s)
+            first, _ = self._times.pop(key, (now_s, now_s))
+            if now_s - first >= longest_s:
+                return True
+            if len(self._times) < self.MAX_ENTRIES:
+                self._times[key] = first, now_s
+            return False
 
-    def _has_room(self, now_s: float) -> bool:
-        if len(self._seen) >= self.MOST:
-            old = [key for key, (_, last) in self._seen.items() if now_s - last > self.FORGET_S]
-            for key in old:
-                self._seen.pop(key, None)
-        return len(self._seen) < self.MOST
+    def _drop_old(self, now_s: float) -> None:
+        while self._times:
+            oldest = next(iter(self._times))
+            if now_s - self._times[oldest][1] <= self.FORGET_S:
+                return
+            del self._times[oldest]
 
 
 class TimedOut(Exception):

@@ -29,9 +29,9 @@ from fairlane.common.text import as_json
 from fairlane.drivers.aio import AsyncDriver
 from fairlane.drivers.sync import SyncDriver
 from fairlane.errors import HandlerNotFound, InvalidArgument, type_of
-from fairlane.operations.chosen import Choices, Fan, Next, StepPlace, packed
-from fairlane.operations.hand_over import read_choices, run_of
-from fairlane.operations.shared import forget_callers
+from fairlane.operations.flow_branches import Choices, Fan, Next, StepPlace, packed
+from fairlane.operations.flow_hand_over import read_choices, run_of
+from fairlane.operations.flow_shared import forget_callers
 from fairlane.protocol.request_hash import read
 from fairlane.worker import termination
 from fairlane.worker.errors import is_seconds

@@ -12,14 +12,16 @@ from fairlane.common.clock import connection_delays
 from fairlane.common.text import plural
 from fairlane.errors import FairlaneError, WorkerRefused
 from fairlane.operations import workers
+from fairlane.operations.holds import Holds, WorkerPace
 from fairlane.operations.pause import QueuePause
 from fairlane.operations.rates import parse_queue_rate
-from fairlane.operations.request_state import WorkerPace, holds_text
 from fairlane.operations.shards import served
+from fairlane.worker.awaited_calls import AwaitedCalls
 from fairlane.worker.health_port import hostname_of, whereabouts
 from fairlane.worker.leader import Beat, Maintenance
 from fairlane.worker.log import Repeats, is_redis_away
 from fairlane.worker.measures import Pace
+from fairlane.worker.slow_calls import SlowCalls
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -40,7 +42,8 @@ _UNHEALTHY_S = 10.0
 class Heartbeat:
     """The registration and the beats of one worker.
 
-    `outage` logs repeated failures; a beat with a reply ends the outage.
+    `outage` logs repeated failures; a beat with a reply ends the outage. `release` is that of the
+    users' code.
     """
 
     def __init__(
@@ -50,9 +53,12 @@ class Heartbeat:
         worker: str,
         board: LeaseBoard,
         outage: Repeats | None = None,
+        release: str = "",
     ) -> None:
         self._driver, self._queue, self._worker, self._board = driver, queue, worker, board
-        self._pace, self._release = Pace(board.units), settings.release()
+        self._pace, self._release, self._slow = Pace(board.units), release, SlowCalls(board)
+        self._awaited = AwaitedCalls(driver, queue, board)
+        self._version = settings.version()
         self.started = str(clock.wall_ms())
         self.must_drain = False
         self.is_idle = False
@@ -95,13 +101,14 @@ class Heartbeat:
 
     def _registration(self) -> Operation[tuple[RegisterWorkerReply, str]]:
         return workers.register_worker(
-            self._queue, self._worker, whereabouts(), os.getpid(), self.started
+            self._queue, self._worker, whereabouts(), os.getpid(), self.started, self._release
         )
 
     def _succeed(self, former: str) -> None:
         """Takes back leases of an earlier process of this name, which is dead: its port is ours."""
         if former and former != self.started:
             touched = self._driver.run(workers.take_over(self._queue, self._worker, former))
+            self._driver.run(workers.note_death(self._queue, self._worker, former, whereabouts()))
             self.on_process_death()
             _log.info(
                 "worker %s was here before: looked in %s for what it held",
@@ -169,7 +176,9 @@ class Heartbeat:
         self._beaten = clock.mono_s()
         held = self._board.held()
         pace = self._measure(len(held))
-        holds = holds_text(len(held), pace, self._release, self._board.reported())
+        calls = self._board.reported()
+        slow, awaits = self._slow.look(held), self._awaited.look(held)
+        holds = Holds(len(held), pace, self._version, self._release, calls, slow, awaits).text
         died, self._has_died = self._has_died, False
         try:
             reply = self._driver.run(
@@ -181,6 +190,7 @@ class Heartbeat:
         self._answered = clock.mono_s()
         if reply.is_ok:
             self._on_beat(reply)
+            self._awaited.report(awaits)
         elif reply.is_unknown:
             self._maintenance.on_registry_lost()
             _log.warning(

@@ -18,7 +18,7 @@ from fairlane.operations import admission, completion, shards, workers
 from fairlane.operations.audit import Audit
 from fairlane.operations.doctor import Walk, primaries
 from fairlane.operations.estimate import demand
-from fairlane.operations.hand_over import hand_over
+from fairlane.operations.flow_hand_over import hand_over
 from fairlane.operations.schedules import fire
 from fairlane.worker.health_port import is_loopback, split_id, whereabouts
 from fairlane.worker.log import Outage, Repeats
@@ -425,7 +425,7 @@ class Maintenance:
         while True:
             fired = self._driver.run(fire(self._queue, len(waiting)))
             waiting |= fired.waiting
-            if fired.is_full or not fired.has_moved or self.fire.pause(0):
+            if fired.full is not None or not fired.has_moved or self.fire.pause(0):
                 break
         now = clock.mono_s()
         soon = (fired.next_ms - fired.now_ms) / 1000 if fired.next_ms else NEVER
@@ -463,6 +463,9 @@ class Maintenance:
         for dead in self._dead():
             try:
                 looked = self._driver.run(workers.take_over(self._queue, dead.worker, dead.started))
+                self._driver.run(
+                    workers.note_death(self._queue, dead.worker, dead.started, dead.host)
+                )
             except FairlaneError as error:  # the other dead workers are handled after it
                 _log.warning("worker %s is dead: %s", dead.worker, error)
             else:
@@ -477,7 +480,7 @@ class Maintenance:
     def _look_for_new_primaries(self) -> float:
         """Makes a walk and an audit due if the cluster has a new primary."""
         self.primaries.due(clock.mono_s() + settings.PRIMARIES_S)  # also if this look fails
-        self._driver.servers.moved()  # so that the slots are read from the cluster again
+        self._driver.servers.forget_slots()  # so that the slots are read from the cluster again
         known, self._primaries = self._primaries, set(self._driver.run(primaries()))
         new = self._primaries - known
         if known and new:

@@ -19,9 +19,9 @@ from fairlane.operations.lease import (
     extend,
     give_back,
     reap,
-    tally_timeout,
 )
 from fairlane.operations.orders import read_time_limits
+from fairlane.operations.stats import tally_timeout
 from fairlane.operations.tokens import follow_up
 from fairlane.protocol import scripts
 from fairlane.protocol.steps import Batch

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from fairlane.common import clock
 from fairlane.common.task_names import OTHER, START, task_of
-from fairlane.operations.lease import MOST_TASKS, TaskMeasures, add_stats, add_task_stats
+from fairlane.operations.stats import MOST_TASKS, TaskMeasures, add_stats, add_task_stats
 from fairlane.operations.tokens import charge_turns
 
 if TYPE_CHECKING:
@@ -31,13 +31,15 @@ _UNCHARGED = ("release", "unbegun")  # verdicts that are no failures
 class Metrics:
     """The measurements of one process, shared by its threads: value -> how often it came.
 
-    Failures that could not be reported yet are sent along. With `has_tasks` bodies are calls.
+    Failures that could not be reported yet are sent along. With `has_tasks` bodies are calls, of
+    the users' code of this `release`.
     """
 
     def __init__(
-        self, queue: str, failures: Failures | None = None, *, has_tasks: bool = False
-    ) -> None:
-        self._queue = queue
+        self, queue: str, failures: Failures | None = None, *,
+        has_tasks: bool = False, release: str = "",
+    ) -> None:  # fmt: skip
+        self._queue, self._release = queue, release
         self._tasks: dict[str, TaskMeasures] | None = {} if has_tasks else None
         self._last: tuple[bytes, str] = (b"\0", "")  # how the body before began, and its task
         self._failures = failures
@@ -132,7 +134,7 @@ class Metrics:
                 for priority, (waited, ran, counts) in found.items()
                 for call in add_stats(self._queue, priority, waited, ran, counts)
             ),
-            *add_task_stats(self._queue, tasks),
+            *add_task_stats(self._queue, tasks, self._release),
             *charge_turns(self._queue, rows),
         ]
 

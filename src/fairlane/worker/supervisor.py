@@ -109,7 +109,8 @@ class Worker:
     `time_limit_s` is the longest time of one call of the handler. The smallest of three limits
     counts: this, the handler's own (see time_limit) and the request's. `cancel_grace_s`: a handler
     that goes on for so many seconds after its request was cancelled is ended with its process,
-    uncharged; None = it may finish. Raises InvalidArgument, HandlerNotFound.
+    uncharged; None = it may finish. `release` names the users' code that runs, as 2026.11.28;
+    the default is FAIRLANE_RELEASE. Raises InvalidArgument, HandlerNotFound.
     """
 
     def __init__(
@@ -124,7 +125,9 @@ class Worker:
         tokens: int = settings.TOKENS_MOST,
         time_limit_s: float | None = None,
         cancel_grace_s: float | None = settings.CANCEL_GRACE_S,
+        release: str | None = None,
     ) -> None:
+        self._release = settings.release(release)
         _check_count("concurrency", concurrency, 1000)
         _check_count("processes", processes, 256)
         _check_count("tokens", tokens, settings.TOKENS_MOST)
@@ -211,7 +214,9 @@ class Worker:
     def _join(self, driver: SyncDriver) -> None:
         """Makes the parts that keep this worker and its leases alive."""
         name, outage = self.queue.name, Repeats()
-        self._heartbeat = Heartbeat(driver, name, self.id, self._board, outage)
+        self._heartbeat = Heartbeat(
+            driver, name, self.id, self._board, outage, release=self._release
+        )
         self._heartbeat.on_registered = partial(self.on_registered, driver)
         self._heartbeat.on_beat = partial(self.on_beat, driver)
         started = self._heartbeat.started
@@ -361,6 +366,7 @@ class Worker:
                 tuple(spare[i * more : (i + 1) * more]),
                 self._tokens,
                 self._failures,
+                self._release,
             )
             for i in range(self._processes)
         ]

@@ -29,6 +29,7 @@ SHIFTED = Path(__file__).resolve().parents[1] / "shifted"
 PROGRAM = Path(sys.executable).with_name("rq-worker")
 LOWEST_PORT = 17_000  # below the ports that clients are given
 END_S = 30.0
+READY_S = 120.0  # eight Pythons that start on a busy machine
 _LINGER_NS = 50_000_000
 
 # Handler, processes, concurrency: the shapes of workers, in turn.
@@ -117,7 +118,7 @@ class Fleet:
         for member in self.members:
             wait_until(
                 partial(member.says, "takes from queue"),
-                END_S,
+                READY_S,
                 why=f"worker {member.place} is ready",
             )
 

@@ -133,7 +133,7 @@ def test_the_reason_of_a_death_is_a_phrase(program: Program, redis_url: str):
     for reason, attempt, words in (
         ("attempts", 1, "failed 1 of 1 attempt"),
         ("timeout", 2, "timed out at attempt 2"),
-        ("died", 2, "died at attempt 2"),
+        ("died", 2, "died at attempt 2 on w:1"),
         ("deadline", 0, "past the deadline"),
     ):
         assert _ended(DeadSubRequest(0, attempt, reason, "why", "w:1", b"", "1-0")) == words

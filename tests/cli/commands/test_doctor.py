@@ -117,7 +117,7 @@ def test_every_check_is_one_json_value(program: Program):
     checks = [json.loads(line) for line in program("doctor", "--json").out.splitlines()]
     assert [check["check"] for check in checks][:2] == ["version", "eviction"]
     for check in checks:
-        assert set(check) == {"state", "check", "subject", "what", "remedy", "can_repair"}
+        assert set(check) == {"state", "check", "subject", "what", "remedy", "see", "can_repair"}
         assert (check["remedy"] is None) == (check["state"] == "ok")
 
 

@@ -91,6 +91,7 @@ def test_each_role_does_its_part_and_nothing_it_needs_is_refused(as_role: As):
         ["status"],
         ["status", "r1"],
         ["stats"],
+        ["tasks"],
         ["demand"],
         ["queue", "show"],
         ["dead", "list"],
@@ -269,7 +270,7 @@ def test_any_worker_may_submit_what_schedules_owe(
     as_role("producer", "submit", "-", "--id", "r1", stdin=b"a\n")
     redis_client.zadd(keys.schedules("req")[1], {"daily": 1_000})
     with closing(SyncDriver(users.add("worker"))) as driver:
-        assert driver.run(fire("req")).is_full
+        assert driver.run(fire("req")).full is not None
         redis_client.hdel(keys.conf("req"), "max_waiting")
         assert driver.run(fire("req")).requests == 1
     listed = as_role("monitor", "schedule", "list", "--json")

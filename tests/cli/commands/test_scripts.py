@@ -235,5 +235,5 @@ def test_every_node_of_a_cluster_has_them_and_gets_them_again(alone: Program):
 
 
 def has_them(client: redis.Redis) -> bool:
-    shas = [script.sha(Dialect.CLUSTER).decode() for script in library()]
+    shas = [script.shas[Dialect.CLUSTER].decode() for script in library()]
     return all(client.script_exists(*shas))

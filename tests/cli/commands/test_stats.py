@@ -7,7 +7,7 @@ from contextlib import closing
 from typing import TYPE_CHECKING
 
 from fairlane.drivers.sync import SyncDriver
-from fairlane.operations.lease import add_stats
+from fairlane.operations.stats import add_stats
 from tests.support.scripts.requests import once
 
 if TYPE_CHECKING:

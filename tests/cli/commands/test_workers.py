@@ -23,7 +23,9 @@ def test_workers_alive_and_dead(program: Program, redis_url: str, redis_client: 
     ended = program("workers")
     assert (ended.code, ended.err) == (0, "")
     head, alive, dead = ended.out.decode().splitlines()
-    assert head.split() == ["WORKER", "STATE", "HOST", "PID", "SINCE", "LAST", "BEAT", "HOLDS"]
+    assert head.split() == (
+        ["WORKER", "STATE", "HOST", "PID", "SINCE", "LAST", "BEAT", "RELEASE", "HOLDS"]
+    )
     assert alive.split()[:4] == ["b:1", "alive", "machine", "17"]
     assert alive.endswith("3 leases; mine sub-request 4 at 30 of 100")
     assert dead.split()[:2] == ["a:1", "dead"]

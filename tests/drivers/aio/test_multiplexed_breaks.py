@@ -308,7 +308,7 @@ async def test_a_forgotten_script_may_be_repeated_while_the_slots_are_unknown(
         def say(words: list[bytes]) -> Any:
             if words[0] == b"EVAL":
                 return [0]
-            driver.servers.moved()
+            driver.servers.forget_slots()
             for one in nodes:
                 one.slots = []
             return Refusal("NOSCRIPT No matching script.")
@@ -357,7 +357,7 @@ def test_a_line_that_was_sound_all_the_time_is_used_again(nodes: list[FakeServer
             lines = driver.servers._home_of([Command(b"ECHO", HERE)])
             assert lines is not None
             old = lines.shared
-            driver.servers.failed(lines)
+            driver.servers.note_failed(lines)
             assert lines.shared is None
             assert await echo(driver, HERE) == HERE
             assert lines.shared is old
@@ -453,7 +453,7 @@ async def test_one_call_reads_the_slots_of_a_cluster_for_all_tasks(nodes: list[F
     async with connected(*nodes) as driver:
         made = sum(one.connections for one in nodes)
         asked = sum(one.times(b"CLUSTER") for one in nodes)
-        driver.servers.moved()
+        driver.servers.forget_slots()
         words = [b"%b%d" % (HERE, i) for i in range(100)]
         assert await asyncio.gather(*(echo(driver, word) for word in words)) == words
         assert sum(one.times(b"CLUSTER") for one in nodes) == asked + 1

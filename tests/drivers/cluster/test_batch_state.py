@@ -97,11 +97,11 @@ def test_a_slow_node_is_tried_for_longer_each_time(
     actor = act(kind, slow)
     actor.run(once(Command(b"GET", HERE)))
     lines = actor.driver.servers.lines_at(("127.0.0.1", slow.port))
-    actor.driver.servers.failed(lines)
+    actor.driver.servers.note_failed(lines)
     slow.delay_s = 0.1
     assert actor.run(once(Command(b"GET", HERE))) == 1
-    assert not lines.is_suspect
-    actor.driver.servers.failed(lines)
+    assert not lines.probes_first
+    actor.driver.servers.note_failed(lines)
     slow.delay_s = 0.0
     assert lines.briefly({})["socket_timeout"] == 0.02, "it has answered"
 
@@ -299,8 +299,8 @@ def test_a_node_may_be_added_while_another_one_fails(kind: Any):
         def __setitem__(self, name: Any, value: Any) -> None:
             servers.lines_at(("127.0.0.1", 2))
 
-    servers._suspects = Adding()
-    servers.failed(servers.lines_at(("127.0.0.1", 1)))
+    servers._asked_last = Adding()
+    servers.note_failed(servers.lines_at(("127.0.0.1", 1)))
     assert set(servers._nodes) == {("127.0.0.1", 1), ("127.0.0.1", 2)}
 
 

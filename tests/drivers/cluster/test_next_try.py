@@ -29,18 +29,18 @@ def now(monkeypatch: pytest.MonkeyPatch) -> list[float]:
 def hung(now: list[float], try_s: float) -> ServerHealth:
     """Returns a server that is away, after a try that took so long."""
     server = ServerHealth()
-    server.note_silence()
+    server.note_no_reply()
     now[0] += 10.0
-    assert server.may_try(AWAY_S)
+    assert server.claim_try(AWAY_S)
     now[0] += try_s
-    server.note_silence()
+    server.note_no_reply()
     return server
 
 
 def pause_s(server: ServerHealth, now: list[float], *again_s: float) -> float:
     """Returns the seconds until the next try is due, counted in tenths."""
     began = now[0]
-    while not server.may_try(AWAY_S, *again_s):
+    while not server.claim_try(AWAY_S, *again_s):
         now[0] += 0.1
     return now[0] - began
 
@@ -60,7 +60,7 @@ def test_the_pause_grows_with_the_try_up_to_a_bound(
 def test_a_call_that_cannot_wait_is_tried_sooner(now: list[float]):
     server = hung(now, 2.0)
     assert pause_s(server, now, 1.0) == pytest.approx(1.0, abs=0.2)
-    assert not server.may_try(AWAY_S, 1.0), "one caller makes the try"
+    assert not server.claim_try(AWAY_S, 1.0), "one caller makes the try"
 
 
 class Answering(AsyncCalls):

@@ -115,7 +115,7 @@ def test_it_is_tried_again_until_it_answers(
     actor: Actor, servers: list[FakeServer], monkeypatch: pytest.MonkeyPatch
 ):
     monkeypatch.setattr(settings, "AWAY_AGAIN_S", (0.0, 0.0))
-    monkeypatch.setattr("fairlane.drivers.topology._SHARE", 0)
+    monkeypatch.setattr("fairlane.drivers.topology._PAUSE_PER_TRY", 0)
     servers[1].say = cut
     call_until_away(actor)
     asked = servers[1].times(b"GET")

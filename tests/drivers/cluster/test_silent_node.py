@@ -43,7 +43,7 @@ def suspect(kind: str, there: dict[str, Any]) -> Any:
     else:
         pool = redis.asyncio.ConnectionPool(**there)
         lines = aio_connections.ServerConnections(pool, "there")
-    lines.is_suspect = True
+    lines.probes_first = True
     return lines
 
 
@@ -67,7 +67,7 @@ def test_a_node_without_answers_is_left_soon(kind: str, mute: dict[str, Any]):
     lines = suspect(kind, mute)
     with pytest.raises(redis.exceptions.TimeoutError):
         take(kind, lines)
-    assert lines.is_suspect
+    assert lines.probes_first
 
 
 @both
@@ -75,7 +75,7 @@ def test_a_node_without_answers_is_left_soon(kind: str, mute: dict[str, Any]):
 def test_one_that_answers_has_its_time_again(kind: str, redis_url: str):
     lines = suspect(kind, where(redis_url))
     assert take(kind, lines).socket_timeout == LONG_S
-    assert not lines.is_suspect
+    assert not lines.probes_first
 
 
 @pytest.mark.parametrize("redis_server", ["cluster1"], indirect=True)
@@ -84,8 +84,8 @@ def test_only_the_node_that_did_not_answer_is_tried_briefly(redis_url: str):
         servers = driver.servers
         (node,) = complete(servers.slots()).nodes
         lines, other = servers.lines_at(node), servers.lines_at(("127.0.0.1", 1))
-        servers.failed(lines)
-        assert (lines.is_suspect, other.is_suspect) == (True, False)
+        servers.note_failed(lines)
+        assert (lines.probes_first, other.probes_first) == (True, False)
 
 
 def test_a_node_without_answers_costs_less_than_a_failover():

@@ -14,13 +14,14 @@ from fairlane.errors import ReceiptExpired
 from fairlane.model import Slice, Verdict, result_head
 from fairlane.operations import change, dead_letters, lease, rates, shards, tokens, workers
 from fairlane.operations.audit import Audit
-from fairlane.operations.hand_over import hand_over, look_after_and_feed
-from fairlane.operations.intents import Intent, seen_to_exist
+from fairlane.operations.flow_hand_over import hand_over, look_after_and_feed
+from fairlane.operations.intents import Intent
 from fairlane.operations.pause import resume_queue
 from fairlane.operations.rates import set_rate
 from fairlane.operations.schedules import Move, fire
 from fairlane.operations.submit import submit
 from fairlane.operations.take import Taker, exchange_tokens
+from fairlane.operations.tokens import seen_to_exist
 from fairlane.options import Policy
 from fairlane.protocol import keys, scripts
 from fairlane.protocol.scripts import StandInReply

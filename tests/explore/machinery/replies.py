@@ -9,7 +9,7 @@ import redis
 
 from fairlane.errors import RedisFull, RedisUnreachable
 from fairlane.model import Slice, Verdict, result_head
-from fairlane.operations.chosen import Fan, Next, packed
+from fairlane.operations.flow_branches import Fan, Next, packed
 from fairlane.protocol.steps import Batch, Confirmed, Handle, Handled, Pop, Popped
 from fairlane.worker.calls import Outcome
 from tests.explore.machinery.world import Refused

@@ -6,8 +6,8 @@ from dataclasses import replace
 from itertools import chain
 from typing import TYPE_CHECKING, Any
 
-from fairlane.operations.chosen import Choices, StepPlace
-from fairlane.operations.hand_over import (
+from fairlane.operations.flow_branches import Choices, StepPlace
+from fairlane.operations.flow_hand_over import (
     ARRAY,
     BRANCH,
     CHOSEN,

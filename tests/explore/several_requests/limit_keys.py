@@ -25,7 +25,6 @@ if TYPE_CHECKING:
 
     from tests.explore.machinery.actors import Actor
 
-NAMES = ("x", "y")
 _RANKS = 2**42  # of one lane, as in lua/v1/lib/limit_keys.lua
 _TICKETS = 1_600_000_000_000  # the ticket 0 in a state's text: only the order of tickets counts
 
@@ -73,15 +72,26 @@ async def _produce(role: Role, _: tuple[Any, ...]) -> Any:
     return [name for name, _ in role.option("limits")]
 
 
-def key_setter(*numbers: int | None) -> Role:
-    """Sets the limit of the key `x` to these numbers in turn; None = as the requests say."""
-    return Role("x", "key setter", (("numbers", numbers),))
+def key_setter(*numbers: int | None, key: str = "x") -> Role:
+    """Sets the limit of the key to these numbers in turn; None = as the requests say."""
+    return Role("x", "key setter", (("numbers", numbers), ("key", key)))
 
 
 @kind("key setter", again=True)
 async def _set_key(role: Role, _: tuple[Any, ...]) -> Any:
     for number in role.option("numbers"):
-        await limit_keys.set_key(QUEUE, "x", number)
+        await limit_keys.set_key(QUEUE, role.option("key"), number)
+
+
+def task_registrar(*numbers: int | None) -> Role:
+    """Registers workers whose task `x` has these limits, one after the other; None = no limit."""
+    return Role("t", "task registrar", (("numbers", numbers),))
+
+
+@kind("task registrar", again=True)
+async def _register(role: Role, _: tuple[Any, ...]) -> Any:
+    for number in role.option("numbers"):
+        await limit_keys.register_tasks(QUEUE, {"x": number})
 
 
 def key_resumer() -> Role:
@@ -99,6 +109,7 @@ class Keyed(Several):
 
     declares = False  # scripts derive the keys of the dispatch slot
     one_server = True
+    names: tuple[str, ...] = ("x", "y")  # of the keys
 
     def __init__(self, root: Path | None = None, *, in_stream: bool = False) -> None:
         """Adds the keys of the other request, and those of the limits."""
@@ -110,7 +121,7 @@ class Keyed(Several):
             self.adds(key)
             self.keys[f"{OTHER} {part}"] = key
         self._add("limits", keys.of_limits(QUEUE)[3])
-        for name in NAMES:
+        for name in self.names:
             self._add(f"key {name}", keys.limit_key(QUEUE, name))
 
     def read(self, i: int, raw: Any) -> tuple[Any, str]:
@@ -135,7 +146,7 @@ class Keyed(Several):
         limits = content.get(("limits", "")) or {}
         zones = {
             name: _zones(limits.get(name.encode(), b""), content.get((f"key {name}", "")) or ())
-            for name in NAMES
+            for name in self.names
         }
         leases = frozenset(
             b"%b#%b.%b" % (one.encode(), k, text.split(b":")[2])
@@ -185,6 +196,12 @@ class Keyed(Several):
         is_left = any(zone.called for zone in facts.extra[0].values()) and not facts.lanes
         if is_left and all(one.is_over for one in each(facts)):
             yield "keeper audits", ("audit",)
+
+
+class OfTask(Keyed):
+    """The key is that of a task, whose limit its workers set."""
+
+    names = ("task/x",)
 
 
 class Ordered(Keyed):
@@ -262,7 +279,7 @@ class KeyedApart(Keyed):
         )
         looks = [
             int(-score)
-            for name in NAMES
+            for name in self.names
             for member, score in content.get((f"key {name}", "")) or ()
             if score < 0 and member not in leases
         ]
@@ -300,7 +317,7 @@ def _order_place(score: float) -> str:
 
 
 def _named(facts: Facts) -> list[str]:
-    return re.findall(r"([!\w]+)=", facts.fields.get(b"keys", b"").decode())
+    return re.findall(r"([!/\w]+)=", facts.fields.get(b"keys", b"").decode())
 
 
 def _place(score: float) -> str:

@@ -6,7 +6,7 @@ from collections import deque
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from fairlane.operations.hand_over import BRANCH, DEAD, DONE, JOINING, Feed, hand_over
+from fairlane.operations.flow_hand_over import BRANCH, DEAD, DONE, JOINING, Feed, hand_over
 from fairlane.operations.schedules import drop_schedule, fire
 from fairlane.protocol import keys
 from tests.model.plain.book import DAY_MS, QUEUE, Book, Logged
@@ -335,9 +335,12 @@ class Player:
         name, started = worker
         wide, now = self.book.wide, self.book.now
         given = {"id": name, "host": "h", "pid": "1", "started": started, "ttl": TTL_MS}
-        names = (keys.workers(QUEUE), keys.worker(QUEUE, name), keys.conf(QUEUE))
+        names = (
+            *(keys.workers(QUEUE), keys.worker(QUEUE, name)),
+            *(keys.conf(QUEUE), keys.task_stats(QUEUE)),
+        )
         if wide.started.get(name) != started:
-            call = self._script("register_worker", names, late=LATE_MS, **given)
+            call = self._script("register_worker", names, late=LATE_MS, release="", **given)
             agree(self._send([call]), [wide.register(now, *worker, LATE_MS)], "a registration")
         every = (
             *(keys.workers(QUEUE), keys.worker(QUEUE, name), keys.active(QUEUE)),

@@ -9,9 +9,9 @@ from hypothesis.stateful import precondition
 
 from fairlane.errors import RequestExists, ScheduleNotFound
 from fairlane.operations import schedules
-from fairlane.operations.chosen import Choices
 from fairlane.operations.create import Digest, NewRequest, RequestKept, create_one
-from fairlane.operations.hand_over import BRANCH, DONE, GATHER, JOIN, Feed, Wrap, hand_over
+from fairlane.operations.flow_branches import Choices
+from fairlane.operations.flow_hand_over import BRANCH, DONE, GATHER, JOIN, Feed, Wrap, hand_over
 from fairlane.operations.schedules import define, fire
 from fairlane.options import Policy
 from tests.model.plain.book import QUEUE

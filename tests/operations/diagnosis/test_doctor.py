@@ -26,7 +26,7 @@ from tests.support.scripts.requests import HOUR, MINUTE, Lane
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from fairlane.operations.finding import Finding
+    from fairlane.operations.check_result import Finding
 
 HEALTHY = {
     "redis_version": "7.2.11",
@@ -121,6 +121,7 @@ def test_valkey_has_versions_of_its_own(version: str, state: str):
         ("persistence", {}, {"appendfsync": "no"}, "warn", "appendfsync no"),
         ("persistence", {"aof_enabled": "0"}, {}, "warn", "snapshots only"),
         ("persistence", {"aof_enabled": "0"}, {"save": ""}, "warn", "every request"),
+        ("restart", {"aof_enabled": "0", "uptime_in_seconds": "40"}, {}, "warn", "40 s ago"),
         ("disk", {"rdb_last_bgsave_status": "err"}, {}, "bad", "rdb_last_bgsave_status"),
         ("disk", {"aof_last_write_status": "err"}, {}, "bad", "MISCONF"),
         ("replicas", {"role": "slave"}, {}, "bad", "replica"),
@@ -165,6 +166,12 @@ def test_a_cluster_is_judged(said: str, state: str):
     cluster = {"cluster_state": word, "cluster_slots_ok": slots}
     check = list(judge(Facts(HEALTHY, SETTINGS, cluster)))[-1]
     assert (check.check, check.severity) == ("cluster", state)
+
+
+@for_each("info", [{"uptime_in_seconds": "40"}, {"aof_enabled": "0", "uptime_in_seconds": "3600"}])
+def test_a_restart_that_lost_nothing_or_is_long_ago_is_no_finding(info: dict):
+    facts = Facts(HEALTHY | info, SETTINGS)
+    assert "restart" not in {check.check for check in judge(facts)}
 
 
 def test_info_is_read_as_it_is_sent():

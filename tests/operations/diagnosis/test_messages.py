@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from fairlane.operations import lists
+from fairlane.operations.check_result import NOTE, WARN, Finding
 from fairlane.operations.doctor import Walk
-from fairlane.operations.finding import NOTE, WARN, Finding
 from fairlane.operations.request_checks import check_messages
 from fairlane.operations.topics import acknowledge, fetch, publish, set_retention, subscribe
 from fairlane.protocol import keys

@@ -10,9 +10,9 @@ from fairlane import settings
 from fairlane.errors import RedisUnreachable
 from fairlane.operations import doctor as walking
 from fairlane.operations import request_checks
+from fairlane.operations.check_result import BAD, Finding
 from fairlane.operations.completion import read_completions
 from fairlane.operations.doctor import Walk
-from fairlane.operations.finding import BAD, Finding
 from fairlane.protocol import keys
 from fairlane.protocol.steps import Nodes, OnNode
 from fairlane.queue import Queue

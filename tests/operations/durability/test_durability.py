@@ -11,7 +11,7 @@ import pytest
 from fairlane import aio, settings
 from fairlane.drivers import calls, error_mapping
 from fairlane.errors import FairlaneError, NotDurable, RedisUnfit, RequestEnded, RequestLost
-from fairlane.operations import durability, intents, lease, workers
+from fairlane.operations import durability, lease, tokens, workers
 from fairlane.operations.audit import Audit
 from fairlane.operations.submit import submit
 from fairlane.options import Policy
@@ -290,7 +290,7 @@ def drained(queue: Queue, names: list[str]) -> bool:
 
     At the crash one slice was held, or its token had been popped and its lease was not replicated.
     """
-    score = intents.seen_to_exist(1)
+    score = tokens.seen_to_exist(1)
     for name in names:
         queue.driver.run(once(Command(b"ZADD", keys.active("req"), b"XX", score, name)))
     queue.driver.run(workers.look_after("req"))
@@ -324,10 +324,11 @@ def test_what_was_not_confirmed_may_be_lost(mortal: Pair):
 
 def test_the_disk_confirms_if_the_server_supports_it():
     """It is WAITAOF of Redis 7.2 with an append-only file, for its own disk."""
-    assert error_mapping.has_waitaof("redis_version:7.2.0\r\naof_enabled:1\r\n")
-    assert error_mapping.has_waitaof(b"redis_version:8.0.1\r\naof_enabled:1\r\n")
-    assert not error_mapping.has_waitaof("redis_version:7.2.0\r\naof_enabled:0\r\n")
-    assert not error_mapping.has_waitaof("redis_version:7.0.15\r\naof_enabled:1\r\n")
+    with_file, without = {"aof_enabled": "1"}, {"aof_enabled": "0"}
+    assert error_mapping.has_waitaof({"redis_version": "7.2.0", **with_file})
+    assert error_mapping.has_waitaof({"redis_version": "8.0.1", **with_file})
+    assert not error_mapping.has_waitaof({"redis_version": "7.2.0", **without})
+    assert not error_mapping.has_waitaof({"redis_version": "7.0.15", **with_file})
     assert [c.args for c in calls.confirmation(2, waits_for_disk=False)] == [
         (b"WAIT", 2, settings.CONFIRM_MS)
     ]

@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING, Any
 
 from fairlane.model import Verdict, result_head
 from fairlane.operations import change, lease, tokens
-from fairlane.operations.chosen import Fan, Next, StepPlace, packed
+from fairlane.operations.flow_branches import Fan, Next, StepPlace, packed
+from fairlane.operations.flow_hand_over import hand_over, read_choices
 from fairlane.operations.flows import flow_progress, flow_state, submit_flow
-from fairlane.operations.hand_over import hand_over, read_choices
 from fairlane.protocol import keys
 from tests.support.operations.lost_replies import settle, slice_of_a_token, take
 from tests.support.scripts.requests import insert, numbered, once

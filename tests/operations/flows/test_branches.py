@@ -9,10 +9,10 @@ import pytest
 from fairlane import settings
 from fairlane.errors import InvalidArgument
 from fairlane.operations import change, dead_letters
-from fairlane.operations import hand_over as hand_overs
-from fairlane.operations.chosen import Fan, Next, packed
+from fairlane.operations import flow_hand_over as hand_overs
+from fairlane.operations.flow_branches import Fan, Next, packed
+from fairlane.operations.flow_hand_over import hand_over
 from fairlane.operations.flows import Branch, Flow, flow_progress, last_step
-from fairlane.operations.hand_over import hand_over
 from fairlane.protocol import keys
 from tests.operations.flows.parts import (
     FIRST,
@@ -326,7 +326,7 @@ def test_a_choice_that_the_flow_does_not_declare_stops_it_at_the_hand_over(
 ):
     """A worker has stored it, because it had read another declaration."""
     start_digits(plain, ROUTES, 1)
-    monkeypatch.setattr("fairlane.operations.chosen.Choices.check", lambda *_: None)
+    monkeypatch.setattr("fairlane.operations.flow_branches.Choices.check", lambda *_: None)
     work_by(plain, lambda _, body: Next("other", body))
     plain.run(hand_over(SECOND))
     reason = "flow: result 0 of request r.1 names step other, and the branches are check, reject"
@@ -337,7 +337,7 @@ def test_children_that_are_not_declared_stop_the_flow_at_the_hand_over(
     plain: Any, queue: Queue, monkeypatch: pytest.MonkeyPatch
 ):
     start_digits(plain, ROUTES, 1)
-    monkeypatch.setattr("fairlane.operations.chosen.Choices.check", lambda *_: None)
+    monkeypatch.setattr("fairlane.operations.flow_branches.Choices.check", lambda *_: None)
     work_by(plain, lambda _, body: Fan([body]))
     plain.run(hand_over(SECOND))
     reason = "flow: result 0 of request r.1 does not choose among the branches check, reject"
@@ -348,7 +348,7 @@ def test_a_name_for_a_step_without_branches_stops_the_flow_at_the_hand_over(
     plain: Any, queue: Queue, monkeypatch: pytest.MonkeyPatch
 ):
     start_digits(plain, Flow("f").step("one").step("two"), 1)
-    monkeypatch.setattr("fairlane.operations.chosen.Choices.check", lambda *_: None)
+    monkeypatch.setattr("fairlane.operations.flow_branches.Choices.check", lambda *_: None)
     monkeypatch.setattr("tests.operations.flows.parts.packed", lambda one, _: packed(one, ["two"]))
     work_by(plain, lambda _, body: Next("two", body))
     plain.run(hand_over(SECOND))

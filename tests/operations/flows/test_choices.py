@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from fairlane.errors import InvalidArgument
-from fairlane.operations.chosen import Choices, Fan, Next
+from fairlane.operations.flow_branches import Choices, Fan, Next
 from fairlane.operations.flows import Branch, Flow
 from tests.support.run.for_each import for_each
 

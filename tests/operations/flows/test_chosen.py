@@ -9,10 +9,10 @@ import pytest
 
 from fairlane import settings
 from fairlane.operations import change, dead_letters
-from fairlane.operations import hand_over as hand_overs
-from fairlane.operations.chosen import Fan, Next
+from fairlane.operations import flow_hand_over as hand_overs
+from fairlane.operations.flow_branches import Fan, Next
+from fairlane.operations.flow_hand_over import Wrap, hand_over
 from fairlane.operations.flows import Child, Flow, flow_progress
-from fairlane.operations.hand_over import Wrap, hand_over
 from fairlane.protocol import keys
 from tests.operations.flows.parts import (
     FIRST,
@@ -388,7 +388,7 @@ def test_more_children_than_declared_stop_the_flow_at_the_hand_over(
     plain: Any, queue: Queue, monkeypatch: pytest.MonkeyPatch
 ):
     start_digits(plain, ONE_CHILD, 1)
-    monkeypatch.setattr("fairlane.operations.chosen.Choices.check", lambda *_: None)
+    monkeypatch.setattr("fairlane.operations.flow_branches.Choices.check", lambda *_: None)
     work_by(plain, lambda *_: Fan([b"x"] * 4))
     plain.run(hand_over(SECOND))
     reason = "flow: result 0 of request r.1 has 4 children, and the most are 3"

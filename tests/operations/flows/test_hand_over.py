@@ -9,12 +9,12 @@ import pytest
 
 from fairlane import Change, settings
 from fairlane.errors import FairlaneError, InvalidArgument, RequestEnded, RequestLost
-from fairlane.operations import hand_over as hand_overs
+from fairlane.operations import flow_hand_over as hand_overs
 from fairlane.operations import request_checks, workers
 from fairlane.operations.completion import parse_results
 from fairlane.operations.doctor import Walk
+from fairlane.operations.flow_hand_over import hand_over
 from fairlane.operations.flows import Flow, flow_state, submit_flow
-from fairlane.operations.hand_over import hand_over
 from fairlane.protocol import keys
 from fairlane.protocol.steps import Command
 from tests.operations.flows.parts import (
@@ -41,7 +41,7 @@ from tests.support.scripts.requests import HOUR, numbered
 from tests.support.wait import wait_until
 
 if TYPE_CHECKING:
-    from fairlane.operations.finding import Finding
+    from fairlane.operations.check_result import Finding
     from fairlane.queue import Queue
 
 TWO_STEPS = Flow("access").step("check", limit=2, attempts=1).step("notify", limit=2)

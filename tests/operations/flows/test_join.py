@@ -9,10 +9,10 @@ import pytest
 
 from fairlane import settings
 from fairlane.operations import change, dead_letters
-from fairlane.operations import hand_over as pages
-from fairlane.operations.chosen import as_json
+from fairlane.operations import flow_hand_over as pages
+from fairlane.operations.flow_branches import as_json
+from fairlane.operations.flow_hand_over import hand_over
 from fairlane.operations.flows import Child, Flow, flow_state
-from fairlane.operations.hand_over import hand_over
 from fairlane.protocol import keys
 from tests.operations.flows.parts import (
     FIRST,

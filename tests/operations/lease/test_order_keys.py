@@ -345,6 +345,7 @@ def test_a_token_of_an_ended_request_holds_no_other_back(queue: Queue, lane: Lan
     queue.request("r0").cancel()
     late = f"r0#0.9%{gate.decode().partition('%')[2]}"
     lane.driver.run(once(Batch(place_tokens("req", [(b"5", late.encode())]))))
+    assert places(lane)[:2] == ["r1", "r2"]
     for name in ("r1", "r2"):
         one = take_one(queue)
         assert one.id == name
@@ -359,6 +360,21 @@ def test_a_request_that_lost_its_place_takes_it_again(queue: Queue, lane: Lane):
     lane.client.zrem(keys.limit_key("req", "!chat"), "r0")
     assert names(take(queue)) == ["r0"]
     assert places(lane)[0] == "r0"
+
+
+def test_a_request_that_lost_its_place_waits_for_the_one_that_runs(queue: Queue, lane: Lane):
+    for n in range(2):
+        queue.submit_request(["a"], id=f"r{n}", order_key="chat")
+    queue.request("r0").pause()
+    lane.client.zrem(keys.limit_key("req", "!chat"), "r0")
+    assert lane.run(check_all("req", ["!chat"])) == 0
+    running = take_one(queue)
+    assert running.id == "r1"
+    queue.request("r0").resume()
+    assert take(queue) == []
+    assert places(lane)[:2] == ["r1", "r0"]
+    running.done(b"")
+    assert names(take(queue)) == ["r0"]
 
 
 @for_each("on_dead", ["go_on", "stop"])

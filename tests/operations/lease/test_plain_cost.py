@@ -45,6 +45,12 @@ EXCHANGE = {
 }
 STEPS = {**SCRIPTS, "evalsha": 3, "time": 2, "hmget": 2, "zcard": 2, "hget": 3, "hset": 6}
 
+# What a submission of one sends.
+SUBMISSION = {
+    **dict.fromkeys(("evalsha", "exists", "hset", "lpush", "set", "time", "zadd", "zmscore"), 1),
+    "hmget": 2,
+}
+
 
 def commands(client: redis.Redis, work: Callable[[], Any]) -> dict[str, float]:
     """Returns the commands of one round, including those inside scripts."""
@@ -100,7 +106,7 @@ def test_the_single_steps_send_what_a_plain_sub_request_needs(
 
 
 @ON_ONE_SERVER
-@for_each("other", ["rate", "tenant", "ageing", "delay", "key"])
+@for_each("other", ["rate", "tenant", "ageing", "delay", "key", "order"])
 def test_what_other_queues_and_requests_use_costs_a_plain_one_nothing(
     queue: Queue, driver: SyncDriver, redis_client: redis.Redis, other: str
 ):
@@ -111,6 +117,7 @@ def test_what_other_queues_and_requests_use_costs_a_plain_one_nothing(
         "ageing": {"ageing": 60.0},
         "delay": {"delay": 60.0},
         "key": {"limits": {"x": 1}},
+        "order": {"order_key": "x"},
     }
     queue.submit_request([b"y"] * 9, priority=90, **every[other])
     queue.submit_request([b"x"] * 40, limit=1)
@@ -118,6 +125,14 @@ def test_what_other_queues_and_requests_use_costs_a_plain_one_nothing(
     work()
     work()
     assert commands(redis_client, work) == EXCHANGE
+
+
+@ON_ONE_SERVER
+def test_a_submission_sends_what_a_plain_request_needs(queue: Queue, redis_client: redis.Redis):
+    """Another request of the queue has a key, and one an order."""
+    queue.submit_request([b"y"], limits={"x": 1})
+    queue.submit_request([b"y"], order_key="x")
+    assert commands(redis_client, lambda: queue.submit_request([b"x"])) == SUBMISSION
 
 
 @ON_ONE_SERVER

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     import redis
 
     from fairlane.drivers.sync import SyncDriver
-    from fairlane.operations.finding import Finding
+    from fairlane.operations.check_result import Finding
     from fairlane.queue import Queue
 
 LONG_AGO = 10_000

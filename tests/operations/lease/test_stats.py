@@ -5,16 +5,21 @@ from __future__ import annotations
 from collections import Counter
 from typing import TYPE_CHECKING
 
-from fairlane.operations.lease import (
+from fairlane.operations.stats import (
     MOST_TASKS,
+    Lately,
+    OfTask,
     TaskMeasures,
     add_stats,
     add_task_stats,
     all_of,
+    by_task,
     forget_stats,
     read_stats,
     read_task_stats,
+    releases,
 )
+from fairlane.operations.workers import register_worker
 from fairlane.protocol import keys
 from fairlane.protocol.steps import Command
 from tests.support.scripts.requests import once
@@ -72,7 +77,7 @@ def test_what_was_measured_of_tasks_comes_back_the_busiest_first(driver: SyncDri
     for _ in range(2):
         for call in add_task_stats("req", found):
             driver.run(once(call))
-    read = driver.run(read_task_stats("req"))
+    read = by_task(driver.run(read_task_stats("req")))
     assert list(read) == ["resize", "send:mail", "odd:ran:count"]
     mail = read["send:mail"]
     assert (mail.ran.count, mail.ran.max, mail.ran.sum) == (6, 9000, 22_000)
@@ -87,7 +92,44 @@ def test_of_ten_thousand_tasks_a_bounded_number_has_its_own_statistics(driver: S
         part = {f"t{n:05}": TaskMeasures(Counter({7: 1})) for n in range(first, first + 500)}
         for call in add_task_stats("req", part):
             driver.run(once(call))
-    read = driver.run(read_task_stats("req"))
+    read = by_task(driver.run(read_task_stats("req")))
     assert (len(read), list(read)[-1]) == (MOST_TASKS + 1, "other")
     assert sum(one.ran.count for one in read.values()) == 10_000
     assert driver.run(once(Command(b"HLEN", keys.task_stats("req")))) < 6_000
+
+
+def test_statistics_of_a_task_are_the_sum_over_its_releases(driver: SyncDriver):
+    for release, ran_us in (("1", 50), ("2", 70), ("", 90)):
+        for call in add_task_stats("req", {"t": TaskMeasures(Counter({ran_us: 2}), 1)}, release):
+            driver.run(once(call))
+    read = driver.run(read_task_stats("req"))
+    assert {of: one.ran.max for of, one in read.items()} == {
+        OfTask("t", "1"): 50, OfTask("t", "2"): 70, OfTask("t"): 90,
+    }  # fmt: skip
+    whole = by_task(read)["t"]
+    assert (whole.ran.count, whole.ran.max, whole.counts["failed"]) == (6, 90, 3)
+    assert whole.lately[1:3] == (9, 3)
+
+
+def test_what_ended_lately_is_that_of_this_minute_and_the_one_before():
+    found = Lately.parse(b"100 6 2 30 1")
+    assert found.since(100 * 60_000 + 15_000) == (36, 3, 75.0)
+    assert found.since(101 * 60_000) == (6, 2, 60.0)
+    assert found.since(102 * 60_000) == (0, 0, 60.0)
+    assert found.plus(Lately(101, 1, 1, 4, 4)) == Lately(101, 1, 1, 10, 6)
+    assert Lately.parse(b"17") == Lately.parse(b"a b c d e") == Lately()
+
+
+def test_the_last_three_releases_are_known_by_the_start_of_their_first_workers(driver: SyncDriver):
+    """A fourth one is added, and what was measured of the first counts for the task alone."""
+    for number, release in enumerate(("r1", "r2", "r1", "r3", "r4"), 1):
+        driver.run(register_worker("req", f"w:{number}", "here", number, "7", release))
+        for call in add_task_stats("req", {"t": TaskMeasures(Counter({number: 1}), 1)}, release):
+            driver.run(once(call))
+    found = driver.run(releases("req"))
+    assert [one.name for one in found] == ["r4", "r3", "r2"]
+    assert found[0].first_ms >= found[1].first_ms >= found[2].first_ms > 0
+    read = driver.run(read_task_stats("req"))
+    counts = {of.release: (one.ran.count, one.ran.max) for of, one in read.items()}
+    assert counts == {"": (2, 3), "r2": (1, 2), "r3": (1, 4), "r4": (1, 5)}
+    assert by_task(read)["t"].counts["failed"] == 5

@@ -8,7 +8,7 @@ import pytest
 
 from fairlane import settings
 from fairlane.errors import FairlaneError
-from fairlane.operations import audit, intents, shards, workers
+from fairlane.operations import audit, shards, tokens, workers
 from fairlane.operations.audit import Audit
 from fairlane.operations.completion import read_completions
 from fairlane.operations.shards import Shards
@@ -296,7 +296,7 @@ def test_an_intent_on_its_way_is_left_alone(lane: Lane):
 
 
 def test_a_request_that_was_seen_to_exist_and_is_gone_is_logged_as_lost(lane: Lane):
-    lane.client.zadd(ACTIVE, {"r1": float(intents.seen_to_exist(9 * 10**12))})
+    lane.client.zadd(ACTIVE, {"r1": float(tokens.seen_to_exist(9 * 10**12))})
     for _ in range(2):
         assert lane.run(Audit("req").run(GRACE)) == 0
     (ending,) = lane.run(read_completions("req", "0", 0))

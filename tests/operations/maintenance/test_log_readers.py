@@ -220,7 +220,7 @@ def test_a_trim_goes_in_steps(
     queue: Queue, redis_client: redis.Redis, monkeypatch: pytest.MonkeyPatch
 ):
     """Otherwise the end of a dead reader's mark would hold up all other callers."""
-    monkeypatch.setattr("fairlane.operations.completion._READERS_PAGE", 4)
+    monkeypatch.setattr("fairlane.operations.completion._TRIM_PAGE", 4)
     log(redis_client, 30)
     trims: list[Any] = []
 

@@ -9,7 +9,7 @@ import pytest
 
 from fairlane import settings
 from fairlane.errors import FairlaneError, RedisUnreachable
-from fairlane.operations import intents, workers
+from fairlane.operations import tokens, workers
 from fairlane.operations.completion import read_completions
 from fairlane.protocol import keys
 from fairlane.protocol.steps import Batch
@@ -297,7 +297,7 @@ def test_requests_that_do_not_answer_are_put_off_together():
     put_off = operation.throw(RedisUnreachable(""))
     assert name_of(put_off) == "reschedule_active"
     rows = list(put_off.args[-27:])
-    assert rows[:3] == ["r0", "0.5", intents.seen_to_exist(100_000 + settings.AUDIT_MS)]
+    assert rows[:3] == ["r0", "0.5", tokens.seen_to_exist(100_000 + settings.AUDIT_MS)]
     with pytest.raises(StopIteration):
         operation.send(9)
     assert set(failed) == {f"r{i}" for i in range(9)}

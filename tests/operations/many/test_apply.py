@@ -17,7 +17,7 @@ from fairlane.errors import (
 from fairlane.operations import change as selection
 from fairlane.operations.change import apply, select, set_one
 from fairlane.operations.find import RequestFilter
-from fairlane.operations.intents import seen_to_exist
+from fairlane.operations.tokens import seen_to_exist
 from fairlane.protocol import keys, scripts
 from fairlane.records import ChangeReport
 from tests.support.both_faces import both_faces

@@ -8,8 +8,8 @@ import pytest
 
 from fairlane.errors import RedisError
 from fairlane.operations import observe
-from fairlane.operations.lease import add_stats
 from fairlane.operations.observe import read_servers
+from fairlane.operations.stats import add_stats
 from fairlane.protocol import keys
 from fairlane.protocol.steps import Batch, Command
 from tests.support.processes.beats import beat, make_older
@@ -121,7 +121,7 @@ def test_workers_are_totalled_and_a_late_one_counts_apart(queue: Queue, redis_cl
     assert (totals.alive, totals.busy, totals.late) == (2, 1, 1)
     assert (totals.units, totals.held, totals.per_s) == (6, 3, 14.0)
     assert totals.oldest_ms >= 60_000
-    assert [one.release for one in found.workers] == ["9.9", None, None]
+    assert [one.version for one in found.workers] == ["9.9", None, None]
 
 
 def test_what_workers_measured_is_cumulative(queue: Queue, driver: SyncDriver):

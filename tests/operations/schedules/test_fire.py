@@ -346,7 +346,7 @@ def test_without_room_a_tick_waits_and_is_submitted_later(ticking: Ticking):
     ticking.put("b")
     ticking.now += DAY
     fired = ticking.fire()
-    assert fired.is_full
+    assert fired.full is not None
     assert isinstance(fired.waiting["a"], QueueFull)
     ticking.driver.run(admission.set_max_waiting("req", 0))
     ticking.fire()
@@ -362,9 +362,9 @@ def test_a_tick_that_a_leader_saw_gets_its_request_when_there_is_room(
     Queue(ticking.driver).submit_request([b"there before"], id="r1")
     ticking.put("a", missed=missed)
     ticking.now = ms("2026-11-24T02:30:01+01:00")
-    assert ticking.fire().is_full
+    assert ticking.fire().full is not None
     ticking.now += HOUR
-    assert ticking.fire().is_full
+    assert ticking.fire().full is not None
     ticking.driver.run(admission.set_max_waiting("req", 0))
     assert ticking.fire().requests == 1
     assert ticking.requests() == ["r1", "req:a:20261124T013000Z"]
@@ -405,7 +405,8 @@ def test_a_beat_of_the_leader_counts_as_a_look(ticking: Ticking):
     ticking.now = ms("2026-11-24T02:30:05+01:00")
     names = (keys.workers("req"), keys.worker("req", "w:1"), keys.conf("req"))
     same: dict[str, Any] = {"id": "w:1", "started": 7, "ttl": 60_000, "now": ticking.now}
-    call = scripts.register_worker(names, host="b", pid=1, late=2_000, **same)
+    home = (*names, keys.task_stats("req"))
+    call = scripts.register_worker(home, host="b", pid=1, late=2_000, release="", **same)
     ticking.driver.run(once(call))
     slot = (*names[:2], keys.active("req"), keys.delayed("req"), names[2])
     every = (*slot, keys.taken("req", "w:1"), TICKS, keys.firing("req"))
@@ -488,7 +489,7 @@ def test_a_full_queue_forgets_no_tick_that_a_dead_leader_submitted(ticking: Tick
         ticking.put(f"o{number}")
         ticking.client.zadd(TICKS, {f"o{number}": ticking.now - DAY})
     ticking.now += HOUR
-    assert ticking.fire(max(0, others - 50)).is_full
+    assert ticking.fire(max(0, others - 50)).full is not None
     Queue(ticking.driver).request("r1").cancel()
     ticking.driver.run(admission.set_max_waiting("req", 0))
     for _ in range(3):
@@ -503,7 +504,7 @@ def test_a_full_queue_forgets_no_tick_that_had_room(ticking: Ticking):
     ticking.put(cron="0 3,4 * * *", missed="all")
     ticking.now = ms("2026-11-24T04:00:01+01:00")
     fired = ticking.fire()
-    assert (fired.requests, fired.is_full) == (1, True)
+    assert (fired.requests, fired.full is None) == (1, False)
     (made,) = ticking.requests()
     end_of(ticking, made, "cancelled")
     ticking.driver.run(admission.set_max_waiting("req", 0))

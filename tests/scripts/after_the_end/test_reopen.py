@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from fairlane.errors import RedisFull
-from fairlane.operations.lives import NEVER_MS
+from fairlane.operations.after import NEVER_MS
 from fairlane.protocol import keys
 from tests.scripts.repair.test_full_and_forgotten import full
 from tests.support.run.for_each import for_each

@@ -53,7 +53,7 @@ def set_limit(lane: Lane, limit: Any, name: str = "x", by: str = "set") -> Any:
 
 
 def check(lane: Lane, *names: str) -> Any:
-    return run(lane, "check_keys", LIMITS, names=list(names))
+    return run(lane, "check_keys", LIMITS, first=0, most=1_000, names=list(names))
 
 
 def zones(lane: Lane, name: str = "x") -> dict[str, str]:
@@ -108,6 +108,7 @@ def test_a_token_that_waits_and_is_placed_again_keeps_its_place(one: Lane):
     place(one, 5, token(1), 5, token(2), 5, token(3))
     place(one, 5, token(2))
     assert [*zones(one)] == [token(1), token(2), token(3)]
+    assert in_lane(one) == [token(1)]
 
 
 def test_a_full_key_calls_a_more_urgent_token_beside_the_called_one(one: Lane):
@@ -150,6 +151,35 @@ def test_a_higher_limit_calls_as_many_as_it_has_room_for(one: Lane):
     assert limits(one) == {b"x": b"3 set"}
     assert set_limit(one, 3) == b"3"  # a repeat
     assert len(in_lane(one)) == 3
+
+
+def test_a_token_that_came_lately_keeps_no_place_while_another_key_is_full(one: Lane):
+    place(one, 5, token(1), 5, token(2, "y=1"), 5, token(3, "x=1,y=1"), 5, token(4))
+    set_limit(one, 2)
+    assert zones(one) == {token(1): "called", token(4): "called"}
+    assert zones(one, "y") == {token(2, "y=1"): "called", token(3, "x=1,y=1"): "waits"}
+
+
+def test_a_place_is_kept_by_another_one_when_its_keeper_waits_for_the_key_again(one: Lane):
+    keeper, urgent = token(3, "x=1,y=1"), token(4, "x=1,z=1")
+    place(one, 0, token(1), 0, token(2, "z=1"), 5, keeper, 0, urgent)
+    one.client.hset(LIMITS[0], mapping={"ticket": 500, "kept:x": keeper})
+    set_limit(one, 2)
+    assert zones(one) == {token(1): "called", urgent: "called", keeper: "waits"}
+    assert zones(one, "z") == {token(2, "z=1"): "called", urgent: "waits"}
+    one.client.hdel(LIMITS[0], "kept:x")
+
+
+def test_a_line_that_a_call_did_not_work_off_is_noted_in_that_of_the_other_key(one: Lane):
+    """A call looks at 100 tokens; the next change of the other key goes on."""
+    rows = [word for n in range(150) for word in (5, token(n + 3, "x=1,y=1"))]
+    place(one, 5, token(1), 5, token(2, "y=1"), *rows)
+    reply: Any = run(one, "set_key_limit", (*LIMITS, KEY), name="x", limit=3, by="set")
+    assert reply == [b"more", b"1"]
+    assert zones(one, "y")["%x"] == "noted"
+    assert len(zones(one)) == 2 + 50  # one of them keeps its place
+    set_limit(one, 2, name="y")
+    assert "%x" not in zones(one, "y")
 
 
 def test_a_lower_limit_takes_nothing_back(one: Lane):
@@ -229,8 +259,10 @@ def test_what_has_no_lease_and_no_permit_is_corrected_once(queue: Queue, lane: L
     queue.submit_request(["a"], id="r1", limits={"x": 1})
     queue.submit_request(["a"], id="r2", limits={"x": 1})
     (own,) = in_lane(lane)
-    lane.client.zadd(KEY, {"gone#0.7": HELD, "r1#0.9": HELD, "r1#0.9%x=1": 3})
-    assert check(lane, "x") == 3
+    queued = own.partition("%")[0]
+    wrong = {"gone#0.7": HELD, "r1#0.9": HELD, queued: HELD, "r1#0.9%x=1": 3}
+    lane.client.zadd(KEY, wrong)
+    assert check(lane, "x") == 4
     assert check(lane, "x") == 0
     assert zones(lane) == {own: "called", own.replace("r1", "r2"): "waits"}
 
@@ -267,6 +299,12 @@ def test_a_limit_without_users_is_forgotten_unless_it_was_set(one: Lane):
     one.client.hset(LIMITS[3], mapping={"x": "1", "y": "2 set"})
     assert check(one, "x", "y", "unknown") == 0
     assert limits(one) == {b"y": b"2 set"}
+
+
+@for_each("first, most", [(-1, 9), ("x", 9), (0, 0), (0, 1_001), (0, "x")])
+def test_a_malformed_part_of_the_entries_is_refused(one: Lane, first: Any, most: Any):
+    with pytest.raises(FairlaneError, match="BADARGUMENT"):
+        run(one, "check_keys", LIMITS, first=first, most=most, names=["x"])
 
 
 @for_each("count", [0, 101])
@@ -344,6 +382,17 @@ def test_acquire_leaves_the_permit_queued_and_the_token_in_line(queue: Queue, la
     check(lane, "x")
     assert in_lane(lane) == [own]
     assert lane.request("acquire", **given)[0] == b"ok"
+
+
+def test_a_token_with_two_full_keys_waits_for_the_first_of_them(queue: Queue, lane: Lane):
+    for name in ("r1", "r2"):
+        queue.submit_request(["a"], id=name, limits={"x": 2, "y": 2})
+    assert len(queue.take(1, visible_for=60)) == 1
+    set_limit(lane, 1)
+    set_limit(lane, 1, name="y")
+    assert queue.take(1, visible_for=60) == []
+    assert [*zones(lane).values()] == ["held", "waits"]
+    assert [*zones(lane, "y").values()] == ["held"]
 
 
 def test_a_token_that_is_refused_gives_its_other_keys_to_others(queue: Queue, lane: Lane):

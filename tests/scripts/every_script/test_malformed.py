@@ -47,6 +47,7 @@ MALFORMED: list[tuple[str, str, list[dict[str, Any]]]] = [
     ("acquire", "BADCOUNT", each("count", "0", "-1", "1001", "many", "")),
     ("add_stats", "BADARGUMENT", each("numbers", [], ["f"], ["f", 1, "g", "x"])),
     ("add_stats", "BADARGUMENT", each("most", "", "many")),
+    ("register_worker", "BADARGUMENT", each("release", "a b", "a:b", "a\tb")),
     ("add_stats", "BADARGUMENT", each("numbers", ["f", -1], ["f", 1.5], ["f", 1] * 2001)),
     ("add_turns", "BADTOKENS", each("tokens", [], ["r1#0.1@1:a"] * 1001)),
     ("admit", "BADARGUMENT", [{"chunk": "x"}, {"count": ""}, {"pause": "x"}]),

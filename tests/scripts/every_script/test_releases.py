@@ -59,7 +59,7 @@ def test_two_releases_work_on_one_request(lane: Lane, other: Library):
     assert seen[0] == b"ok"
     dialect = lane.driver.dialect
     assert dialect is not None
-    assert lane.scripts["acquire"].sha(dialect) != other["acquire"].sha(dialect)
+    assert lane.scripts["acquire"].shas[dialect] != other["acquire"].shas[dialect]
 
 
 def test_a_worker_notes_the_layout_of_its_release(lane: Lane, driver: SyncDriver):

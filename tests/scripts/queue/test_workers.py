@@ -13,9 +13,10 @@ if TYPE_CHECKING:
 
 FIRING = keys.firing("req")
 WORKERS, CONF = keys.workers("req"), keys.conf("req")
+TASKS = keys.task_stats("req")
 DIED, PAUSED, RATE = -5, -3, -2  # indexes in the reply to a heartbeat
 TTL, LATE, LOCK, TAKEN_TTL = 60_000, 2_000, 5_000, 600_000
-WORDS = {"ttl": TTL, "late": LATE, "host": "box", "pid": 42, "started": 7}
+WORDS = {"ttl": TTL, "late": LATE, "host": "box", "pid": 42, "started": 7, "release": ""}
 
 
 def record(name: str) -> bytes:
@@ -28,7 +29,9 @@ def taken(name: str) -> bytes:
 
 def register(lane: Lane, name: str = "w:1", **given: Any) -> list:
     return list(
-        lane.call("register_worker", (WORKERS, record(name), CONF), id=name, **(WORDS | given))
+        lane.call(
+            "register_worker", (WORKERS, record(name), CONF, TASKS), id=name, **(WORDS | given)
+        )
     )
 
 
@@ -54,6 +57,21 @@ def unregister(lane: Lane, name: str = "w:1", started: int = 7) -> int:
 
 
 # ------------------------------------------------------------------ register
+
+
+def test_register_notes_the_last_three_releases_each_once(lane: Lane):
+    """Another beat of a known one changes nothing; a worker without a release is none."""
+    for name in ("a", "b", "a", "", "c", "b"):
+        assert register(lane, release=name) == [b"ok"]
+        lane.now += 1
+    t = lane.now - 6
+    assert lane.client.hget(CONF, "releases") == f"a {t} b {t + 1} c {t + 4}".encode()
+    lane.client.hset(TASKS, "t\ta:ran:count", 4)
+    lane.client.hset(TASKS, mapping={"t\ta:calls": "1 1 1 1 1", "u\tc:ran:max": 3})
+    register(lane, release="d")
+    assert lane.client.hgetall(TASKS) == {
+        b"t:ran:count": b"4", b"t:calls": b"0 0 0 0 0", b"u\tc:ran:max": b"3",
+    }  # fmt: skip
 
 
 def test_register_enters_a_worker_with_a_ttl(lane: Lane):

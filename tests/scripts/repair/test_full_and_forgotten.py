@@ -103,7 +103,8 @@ def test_workers_live_on_a_full_redis(lane: Lane):
     lane.call("intend", (ACTIVE, CONF), ids=["r2"], grace=1, above=0, named="")
     with full(lane.client):
         words = {"id": "w:1", "host": "box", "pid": 1, "started": 7, "ttl": 60_000, "late": 2_000}
-        assert lane.call("register_worker", (workers, record, CONF), **words) == [b"ok"]
+        home = (workers, record, CONF, keys.task_stats("req"))
+        assert lane.call("register_worker", home, release="1.0", **words) == [b"ok"]
         taken, ticks = keys.taken("req", "w:1"), keys.schedules("req")[1]
         names = (workers, record, ACTIVE, DELAYED, CONF, taken, ticks, keys.firing("req"))
         words = {"id": "w:1", "started": 7, "ttl": 60_000, "lock_ms": 5_000, "holds": ""}

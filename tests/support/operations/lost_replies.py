@@ -12,7 +12,7 @@ from fairlane.errors import FairlaneError
 from fairlane.model import Slice, Token, Verdict, result_head
 from fairlane.operations import apart_keys, completion, lease, request_state, tokens, workers
 from fairlane.operations.audit import Audit
-from fairlane.operations.hand_over import look_after_and_feed
+from fairlane.operations.flow_hand_over import look_after_and_feed
 from fairlane.operations.submit import submit
 from fairlane.operations.topics import read_topic
 from fairlane.options import Policy

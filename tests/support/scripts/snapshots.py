@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from fairlane.operations.backlog import WaitingRow, backlog_of
-from fairlane.operations.lease import Measured
 from fairlane.operations.observe import (
     LaneSample,
     ServerState,
@@ -13,6 +12,7 @@ from fairlane.operations.observe import (
     Snapshot,
     WorkerTotals,
 )
+from fairlane.operations.stats import Measured
 from fairlane.records import Demand, RequestCounts, WorkerState
 
 if TYPE_CHECKING:
@@ -48,7 +48,7 @@ def worker(name: str, **given: Any) -> WorkerState:
     usual: dict[str, Any] = {
         "host": "machine", "pid": 7, "started_ms": NOW_MS - 60_000, "beat_ms": NOW_MS - 400,
         "beat_age_ms": 400, "is_alive": True, "leases": 1, "calls": (), "units": 4, "per_s": 2.5,
-        "release": "0.1.0",
+        "version": "0.1.0",
     }  # fmt: skip
     return WorkerState(id=name, **(usual | given))
 
@@ -85,6 +85,6 @@ def snapshot_of(
         ),
         "workers": list(workers), "took": {}, "measured": dict(stats or {}), "tasks": {},
         "servers": ServerStates([ServerState("", "Valkey", "9.0.0", "primary", used=1 << 20)]),
-        "shards": (), "rate": None, "max_waiting": None, "admitted": None,
+        "shards": (), "releases": (), "rate": None, "max_waiting": None, "admitted": None,
     }  # fmt: skip
     return Snapshot(**(usual | given))

@@ -166,3 +166,67 @@ def test_each_way_over_http_looks_at_the_keys_of_the_token(
         assert sorted(redis_client.scan_iter("{req}:key*")) == before
         serving.call("DELETE", "/v1/schedules/nightly", None, **as_acme)
     redis_client.flushall()
+
+
+# ------------------------------------------------------------------ orders
+
+
+def stop_an_order(serving: Serving, *names: str, **headers: str) -> None:
+    """Submits requests of the order key `chat`; the first one ends with a dead sub-request."""
+    for name in names:
+        new = {"id": name, "bodies": ["a"], "order_key": "chat", "order_on_dead": "stop"}
+        assert serving.call("POST", "/v1/requests", new, **headers).status == 201
+    first = serving.call("POST", "/v1/take", {"count": 1, "wait_s": 10}, **headers)
+    path = f"/v1/taken/{first.json['taken'][0]['receipt']}/dead"
+    assert serving.call("POST", path, {"reason": "no such account"}, **headers).status == 204
+
+
+@ON_ONE
+def test_an_order_that_a_dead_one_stopped_goes_on_when_a_person_says_so(serving: Serving):
+    stop_an_order(serving, "r1", "r2", "r3")
+    assert serving.curl("/v1/keys/chat").json["stopped_by"] == "r1"
+    resumed = serving.call("POST", "/v1/keys/chat/resume")
+    assert (resumed.status, resumed.json) == (200, {"name": "chat", "resumed": "r1"})
+    assert serving.curl("/v1/keys").json["keys"][0]["stopped_by"] is None
+    (taken,) = serving.call("POST", "/v1/take", {"count": 1, "wait_s": 10}).json["taken"]
+    assert taken["id"] == "r2"
+    again = serving.call("POST", "/v1/keys/chat/resume")
+    assert (again.status, again.json) == (200, {"name": "chat", "resumed": None})
+    put(serving, "chat", 5)
+    assert serving.curl("/v1/keys/chat").json["limit"] == 5
+    assert serving.curl("/v1/keys/chat?order=true").json["holders"] == ["r2"]
+    put(serving, "chat", None)
+
+
+@ON_ONE
+def test_a_key_without_an_order_has_none_that_goes_on(serving: Serving):
+    submit(serving, id="r1", bodies=["a"], limits={"api": 1})
+    for name in ("api", "new", "a%7Bb%7D"):
+        assert is_problem(serving.call("POST", f"/v1/keys/{name}/resume"), 404)
+    assert put(serving, "task/resume", 3).json["limit"] == 3
+    assert serving.curl("/v1/keys/task/resume").json["limit"] == 3
+    put(serving, "task/resume", None)
+
+
+@ON_ONE
+def test_only_a_token_with_the_key_lets_its_order_go_on(
+    program: Program, redis_client: redis.Redis
+):
+    words = {
+        "theirs": ("--scope", "operate", "--key", "acme-*"),
+        "ours": ("--scope", "operate", "--key", "chat"),
+        "looks": ("--scope", "view"),
+        "root": ("--scope", "admin"),
+    }
+    tokens = {name: program("token", "create", name, *given).id for name, given in words.items()}
+    caller = {name: {"Authorization": f"Bearer {token}"} for name, token in tokens.items()}
+    with Serving(program) as serving:
+        stop_an_order(serving, "r1", "r2", **caller["root"])
+        for name in ("theirs", "looks"):
+            refused = serving.call("POST", "/v1/keys/chat/resume", **caller[name])
+            assert is_problem(refused, 403)
+        shown = serving.call("GET", "/v1/keys/chat", **caller["looks"])
+        assert shown.json["stopped_by"] == "r1"
+        resumed = serving.call("POST", "/v1/keys/chat/resume", **caller["ours"])
+        assert resumed.json == {"name": "chat", "resumed": "r1"}
+    redis_client.flushall()

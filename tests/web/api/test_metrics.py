@@ -10,7 +10,7 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from fairlane.metrics import BANDS, QUEUE, UP
-from fairlane.operations.lease import TaskMeasures, add_stats, add_task_stats
+from fairlane.operations.stats import TaskMeasures, add_stats, add_task_stats
 from fairlane.protocol.steps import Batch
 from fairlane.web import metrics
 from fairlane.web.waiting import Recent

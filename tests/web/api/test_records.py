@@ -36,7 +36,7 @@ def test_a_request_has_the_same_fields_everywhere(
         live = json.loads(next_event(reader)["data"])["request"]
     why = json.loads(program("why", "r1", "--json").out)["request"]
     assert [list(one) for one in (library, command, http, live, why)] == [FULL] * 5
-    read_for_status = dict.fromkeys(["holders", "retries_waiting", "next_retry_ms"])
+    read_for_status = dict.fromkeys(["holders", "retries_waiting", "next_retry_ms", "long_calls"])
     assert {**command, **read_for_status} == library == http == live == why
     assert (http["limit"], http["held"], http["tags"], http["reason"]) == (2, 1, ["x"], None)
 

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 SCRIPT = "<script>document.title='run'</script><img src=x onerror=\"document.title='run'\">"
 PAGES = (
-    *("overview", "requests", "workers", "priorities", "fairness"),
+    *("overview", "requests", "tasks", "workers", "priorities", "fairness"),
     *("keys", "dead", "flows", "schedules", "redis", "audit"),
 )
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tests.support.servers import backends
-from tests.web.browser.test_dashboard import confirm, submit, take
+from tests.web.browser.test_dashboard import confirm, settle, submit, take
 from tests.web.browser.test_sign_in import sign_in
 
 if TYPE_CHECKING:
@@ -48,6 +48,18 @@ def test_a_person_sees_what_holds_a_key_and_lets_the_next_one_start(
     browser.one("dialog input").clear()
     confirm(browser, "Empty: the limit is that of its task")
     browser.sees("of its first request")
+
+
+def test_a_person_lets_an_order_go_on_that_a_dead_one_stopped(browser: Browser, serving: Serving):
+    for name in ("first", "second"):
+        submit(serving, name, ["a"], order_key="chat", order_on_dead="stop")
+    settle(serving, take(serving)[0], reason="no such account")
+    browser.open("#/keys")
+    browser.sees("chat", "stopped", "stopped by the dead of first", "second")
+    browser.click("td button", "Resume")
+    confirm(browser, "Request first ended with dead sub-requests, and 1 behind it")
+    browser.sees("The next request of the key starts", "an order: one request at a time")
+    assert serving.curl("/v1/keys/chat").json["stopped_by"] is None
 
 
 def test_a_person_who_only_looks_sets_nothing(guarded: Browser, program: Program):

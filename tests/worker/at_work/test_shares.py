@@ -63,7 +63,7 @@ def test_units_are_quiet_while_another_one_holds_the_last_sub_request(
     folder.wait_noted("began")
     dialect = Dialect.of(redis_client.info("server"))
     beat, acquire = (
-        f"EVALSHA {script.sha(dialect).decode()} "
+        f"EVALSHA {script.shas[dialect].decode()} "
         for script in (library()["heartbeat"], library()["acquire"])
     )
     sent = [command for _, command in commands_until(redis_client, beat, 4)]

@@ -66,7 +66,7 @@ def test_an_idle_worker_sends_only_heartbeats_and_pops(
     assert worker.wait_health(held=0)["done"] == 50
     wait_until(lambda: _measured(queue) == 50, why="all measures are sent")
     dialect = Dialect.of(redis_client.info("server"))
-    beat = f"EVALSHA {library()['heartbeat'].sha(dialect).decode()} "
+    beat = f"EVALSHA {library()['heartbeat'].shas[dialect].decode()} "
     sent = list(commands_until(redis_client, beat, 4))
     beats = [at for at, command in sent if command.startswith(beat)]
     pops = [at for at, command in sent if command.startswith(POPS)]

@@ -87,7 +87,7 @@ def test_workers_of_two_releases_share_a_request(
 ):
     """Each takes what the other released, by scripts of its own."""
     theirs = Library(other / "fairlane" / "lua" / "v1")
-    assert theirs["complete"].sha(Dialect.SINGLE) != library()["complete"].sha(Dialect.SINGLE)
+    assert theirs["complete"].shas[Dialect.SINGLE] != library()["complete"].shas[Dialect.SINGLE]
     workers.start("echo", slice_s=0)
     count = 0
 

@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from fairlane import settings
 from fairlane.errors import RedisUnreachable
 from fairlane.operations.audit import Audit
 from fairlane.protocol import keys
@@ -20,15 +19,13 @@ if TYPE_CHECKING:
     from tests.support.scripts.requests import Lane
 
 NOW = 1_000_000
-GRACE = settings.DEATH_GRACE_MS
+GRACE = 600_000  # a busy machine does not need so long for a test
 
 
 # ------------------------------------------------------------------ in Redis
 
 
-@pytest.mark.parametrize(
-    ("age_ms", "minted"), [(settings.DEATH_GRACE_MS - 500, 0), (settings.DEATH_GRACE_MS + 1, 3)]
-)
+@pytest.mark.parametrize(("age_ms", "minted"), [(GRACE - 60_000, 0), (GRACE + 1, 3)])
 def test_what_a_dead_process_had_in_its_hands_is_minted_again(
     lane: Lane, driver: SyncDriver, age_ms: int, minted: int
 ):

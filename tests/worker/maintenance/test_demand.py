@@ -26,7 +26,7 @@ class Answering:
     """A driver whose operations all return the same demand."""
 
     def __init__(self) -> None:
-        self.servers = SimpleNamespace(is_one=True, moved=lambda: None)
+        self.servers = SimpleNamespace(is_one=True, forget_slots=lambda: None)
         self.count = 0
 
     def run(self, operation: Any) -> Demand:

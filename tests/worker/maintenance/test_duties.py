@@ -49,7 +49,7 @@ class SlowDriver:
     url = NOWHERE
 
     def __init__(self) -> None:
-        self.servers = SimpleNamespace(is_one=True, moved=lambda: None)
+        self.servers = SimpleNamespace(is_one=True, forget_slots=lambda: None)
         self.began: list[str] = []
         self.may_end = threading.Semaphore(0)
         self.answers: dict[str, Any] = {}
@@ -182,8 +182,9 @@ def test_a_tick_that_cannot_be_submitted_is_tried_again_after_a_pause(
     quick: SlowDriver, upkeep: Maintenance, now: list[float], caplog: pytest.LogCaptureFixture
 ):
     """It is overdue, so each heartbeat would make it due; ticks of other schedules do not wait."""
-    refused: dict[str, FairlaneError] = {"daily": QueueFull("no room")}
-    quick.answers["fire"] = Fired(NOW, NOW + 60_000, is_full=True, waiting=refused)
+    full = QueueFull("no room")
+    refused: dict[str, FairlaneError] = {"daily": full}
+    quick.answers["fire"] = Fired(NOW, NOW + 60_000, full=full, waiting=refused)
     assert upkeep._fire() == now[0] + settings.SCHEDULES_AGAIN_S
     assert caplog.messages == ["schedule daily: no room; trying again"]
     lead(upkeep, tick=NOW - 1_000)

@@ -59,8 +59,8 @@ def lane(driver: SyncDriver, redis_client: redis.Redis) -> Lane:
 
 def register(lane: Lane, name: str, late_ms: int = 0, started: int = 7) -> None:
     """Registers a worker whose last heartbeat was so long ago."""
-    given = {"host": "box", "pid": 1, "ttl": settings.WORKER_TTL_MS, "late": -1}
-    names = (WORKERS, keys.worker("req", name), keys.conf("req"))
+    given = {"host": "box", "pid": 1, "ttl": settings.WORKER_TTL_MS, "late": -1, "release": ""}
+    names = (WORKERS, keys.worker("req", name), keys.conf("req"), keys.task_stats("req"))
     lane.call("register_worker", names, id=name, started=started, now=lane.now - late_ms, **given)
 
 

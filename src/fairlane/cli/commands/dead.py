@@ -70,6 +70,8 @@ def list_(
     **given: Any,
 ) -> int:  # fmt: skip
     """List the requests of a queue that have dead sub-requests; with ID, how those failed."""
+    from fairlane.operations.dead_letters import dated
+
     choice = _choice(**given)
     if request_id is None:
         if each:
@@ -78,6 +80,7 @@ def list_(
             _list_queue(opened, choice, as_json=as_json)
         return 0
     with open_request(redis, queue, request_id) as request:
+        choice = request.queue.driver.run(dated(request.queue.name, choice))
         show = _list_each if each else _list_groups
         if not show(request.queue, request_id, choice, as_json=as_json):
             note(_none(request.queue, request_id))
@@ -128,12 +131,13 @@ def requeue(indexes: tuple[int, ...], everything: bool, **given: Any) -> int:
 
 
 def _requeue(wish: Wish, request_id: str, choice: DeadChoice) -> int:
-    from fairlane.operations.dead_letters import requeue_dead
+    from fairlane.operations.dead_letters import dated, requeue_dead
     from fairlane.protocol.request_hash import read
 
     with open_request(wish.redis, wish.queue, request_id) as request:
         has_ended = request.progress().ended
         (flow,) = request.queue.driver.run(read(request_id, "flow"))
+        choice = request.queue.driver.run(dated(request.queue.name, choice))
         listed = request.queue.driver.run(_indexes(request_id, choice))
         count = request.queue.driver.run(requeue_dead(request_id, choice))
         # Another count: another caller, or an end meanwhile, has changed what is dead.
@@ -235,10 +239,10 @@ def _list_queue(queue: Queue, choice: DeadChoice, *, as_json: bool) -> None:
 
 
 def _list_groups(queue: Queue, request_id: str, choice: DeadChoice, *, as_json: bool) -> bool:
-    from fairlane.operations.dead_letters import group_dead
+    from fairlane.operations.dead_letters import request_errors
     from fairlane.operations.request_state import moment
 
-    groups, _ = queue.driver.run(group_dead(request_id, choice=choice))
+    groups = queue.driver.run(request_errors(request_id, choice=choice)).groups
     now_ms = queue.driver.run(moment(request_id))
     for group in groups:
         if as_json:
@@ -270,13 +274,14 @@ def _list_each(queue: Queue, request_id: str, choice: DeadChoice, *, as_json: bo
 
 
 def _ended(one: DeadSubRequest) -> str:
-    """Returns why a sub-request was given up, and after which attempt."""
+    """Returns why a sub-request was given up, after which attempt, and where it has died."""
     from fairlane.common.text import plural, reason_words
 
     if one.reason == "attempts":  # an attempt that is not the last one is followed by another
         return f"failed {one.attempt} of {plural(one.attempt, 'attempt')}"
     words = reason_words(one.reason)
-    return f"{words} at attempt {one.attempt}" if one.attempt else words
+    where = f" on {one.worker}" if one.reason == "died" and one.worker else ""
+    return f"{words} at attempt {one.attempt}{where}" if one.attempt else words
 
 
 def _fields(one: DeadSubRequest, hidden: Sequence[str]) -> dict[str, Any]:

@@ -13,7 +13,7 @@ from fairlane.cli.output import note, write_json, write_line
 
 if TYPE_CHECKING:
     from fairlane.drivers.sync import SyncDriver
-    from fairlane.operations.finding import Finding
+    from fairlane.operations.check_result import Finding
 
 PATIENCE_S, TIMEOUT_S = 1.0, 4.0  # a diagnosis must not take long
 _MOST = 10  # lines of one kind; an outage may damage every request
@@ -67,6 +67,7 @@ class _Report:
         self.count: Counter[str] = Counter()
         self._lines: Counter[tuple[str, str]] = Counter()
         self._advice: dict[str, None] = {}
+        self._pages: dict[str, None] = {}
 
     def add(self, finding: Finding) -> None:
         """Prints one finding, unless there are many of its kind."""
@@ -84,6 +85,8 @@ class _Report:
         if finding.remedy and not finding.is_fixed:
             how = "--repair: " if finding.repair else ""
             self._advice[f"remedy  {finding.check:<14}  {how}{finding.remedy}"] = None
+            if finding.see:
+                self._pages.setdefault(finding.see)
 
     def end(self, queue: str) -> None:
         """Prints what was not printed, what to do and the counts."""
@@ -94,6 +97,8 @@ class _Report:
             write_line("")
         for line in self._advice:
             write_line(line)
+        for page in self._pages:
+            write_line(f"see     {page}")
         from fairlane.common.text import plural
 
         names = {"bad": "bad", "fixed": "fixed", "left": "bad and left"}
@@ -109,5 +114,6 @@ def _as_json(finding: Finding, state: str) -> dict[str, str | bool | None]:
         "subject": finding.subject or None,
         "what": finding.what,
         "remedy": finding.remedy or None,
+        "see": finding.see or None,
         "can_repair": finding.repair is not None,
     }

@@ -20,6 +20,7 @@ from fairlane.cli.options import (
 from fairlane.cli.output import (
     ago,
     coloured,
+    dead_words,
     group_lines,
     note,
     note_unknown,
@@ -90,9 +91,6 @@ def _next(progress: Progress, waiting: int, left_ms: int) -> str:
 # `fairlane errors`: how sub-requests of a request, or of a queue, failed.
 
 
-DIES_OF = "attempts"  # the reason of a sub-request whose last attempt failed
-
-
 @click.command("errors", short_help="Show how sub-requests of a request, or of a queue, failed.")
 @click.argument("request_id", metavar="[ID]", required=False)
 @dead_filters
@@ -109,7 +107,8 @@ def command(
     how many they are and the last error; its fingerprint is the one that they have if they die of
     it. `dead list ID --each` has the body of each dead sub-request.
 
-    Without ID the dead of all requests of a queue are grouped, up to 100,000 of them.
+    Without ID the dead of all requests of a queue are grouped, up to 100,000 of them, and then the
+    unfinished requests whose sub-requests are tried again, by their last failure.
     """
     if request_id is None:
         with open_queue(redis, queue) as opened:
@@ -143,17 +142,31 @@ def _show_queue(queue: Queue, filters: DeadFilters, *, as_json: bool) -> None:
         if as_json:
             write_json({"state": "dead", **asdict(group)})
             continue
-        words = coloured("dead", f"{group.count:,} dead")
+        words = dead_words(group)
         where = f" ({short(group.where)})" if group.where else ""
         write_styled(f"{group.fingerprint}  {words}: {short(group.headline)}{where}")
         examples = ", ".join(f"{one.id} index {one.index}" for one in group.examples)
         tasks = f"{short(tasks_words(group.tasks))}; " if group.tasks else ""
         count = plural(group.requests, "request")
         write_styled(f"            {tasks}in {count}: {short(examples)}")
-    if not found.groups:
+    for retry in found.retries:
+        if as_json:
+            write_json({"state": "retry", **asdict(retry)})
+            continue
+        verb = "waits" if retry.count == 1 else "wait"
+        words = coloured("retry", f"{retry.count:,} {verb} (to be tried again)")
+        where = f" ({short(retry.where)})" if retry.where else ""
+        write_styled(f"{retry.fingerprint}  {words}: {short(retry.headline)}{where}")
+        tasks = f"{short(tasks_words(retry.tasks))}; " if retry.tasks else ""
+        count = plural(retry.requests, "request")
+        write_styled(f"            {tasks}in {count}: {short(', '.join(retry.examples))}")
+    if not found.groups and not found.retries:
         such = "such " if filters else ""
-        note(f"no request of queue {queue.name} has {such}dead sub-requests")
+        what = f"{such}dead sub-requests, and none waits to be tried again after a failure"
+        note(f"no request of queue {queue.name} has {what}")
         note_unknown(queue)
+    if found.release is not None and any(group.is_new for group in found.groups):
+        note(f"new: none that is kept failed so before release {found.release.name}")
     if found.more or found.unread:
         note(
             f"{found.more:,} more dead sub-requests, and those of {found.unread:,} more requests, "
@@ -163,13 +176,14 @@ def _show_queue(queue: Queue, filters: DeadFilters, *, as_json: bool) -> None:
 
 def _retry_lines(found: RequestErrors, last: FailedAttempt) -> Iterator[str]:
     from fairlane.common.fingerprint import fingerprint_of, read_failure
+    from fairlane.operations.dead_letters import FAILED_LAST
 
     failure = read_failure(last.error)
     verb = "waits" if found.retries == 1 else "wait"
     words = coloured("retry", f"{found.retries:,} {verb}")
     why = "given back" if found.is_given_back else "to be tried again"
     yield (
-        f"{fingerprint_of(DIES_OF, last.error)}  {words} ({why}), the last error: "
+        f"{fingerprint_of(FAILED_LAST, last.error)}  {words} ({why}), the last error: "
         f"{short(failure.headline)}"
     )
     where = f"{short(failure.where)}; " if failure.where else ""
@@ -185,11 +199,12 @@ def _due(found: RequestErrors) -> str:
 
 def _retry_fields(found: RequestErrors, last: FailedAttempt) -> dict[str, Any]:
     from fairlane.common.fingerprint import fingerprint_of, read_failure
+    from fairlane.operations.dead_letters import FAILED_LAST
 
     failure = read_failure(last.error)
     return {
         "state": "given back" if found.is_given_back else "retry",
-        "fingerprint": fingerprint_of(DIES_OF, last.error),
+        "fingerprint": fingerprint_of(FAILED_LAST, last.error),
         "count": found.retries,
         "headline": failure.headline,
         "where": failure.where or None,

@@ -21,7 +21,7 @@ from fairlane.cli.output import (
 )
 from fairlane.cli.program import CommandGroup
 from fairlane.errors import InvalidArgument, RequestNotFound
-from fairlane.operations.shared import read_shared
+from fairlane.operations.flow_shared import read_shared
 
 if TYPE_CHECKING:
     from fairlane.cli.output import Cell

@@ -11,7 +11,7 @@ from fairlane.cli.output import note, note_unknown, short, write_json, write_lin
 
 if TYPE_CHECKING:
     from fairlane.common.histogram import Distribution
-    from fairlane.operations.lease import Measured
+    from fairlane.operations.stats import Measured
 
 QUANTILES = {"p50": 0.5, "p90": 0.9, "p99": 0.99}
 _TIMES = ("p90", "p99", "max")
@@ -35,11 +35,11 @@ def command(redis: str | None, queue: str, as_json: bool, reset: bool) -> int:
 
     Quantiles are exact to within a fifth. A sub-request waits from its submission to its handler.
     """
-    from fairlane.operations.lease import all_of, forget_stats, read_task_stats
+    from fairlane.operations.stats import all_of, by_task, forget_stats, read_task_stats
 
     with open_queue(redis, queue) as opened:
         found = opened.stats()
-        tasks = opened.driver.run(read_task_stats(opened.name))
+        tasks = by_task(opened.driver.run(read_task_stats(opened.name)))
         if reset:
             opened.driver.run(forget_stats(opened.name))
         if not found:
@@ -48,8 +48,8 @@ def command(redis: str | None, queue: str, as_json: bool, reset: bool) -> int:
     rows["all"] = all_of(found)
     if as_json:
         lanes = {name: _facts(one) for name, one in rows.items()}
-        by_task = {name: _task_facts(one) for name, one in tasks.items()}
-        write_json({"queue": queue, "lanes": lanes, "tasks": by_task})
+        facts = {name: _task_facts(one) for name, one in tasks.items()}
+        write_json({"queue": queue, "lanes": lanes, "tasks": facts})
         return 0
     if not found:
         note(f"nothing was measured in queue {queue} yet; --queue NAME shows another queue")

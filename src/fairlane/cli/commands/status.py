@@ -33,12 +33,14 @@ from fairlane.common.text import printable
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
+    from fairlane.call_records import LongCall
     from fairlane.cli.output import State
     from fairlane.queue import Queue
     from fairlane.records import Holder, Progress, QueueStatus, RequestCounts
     from fairlane.request import Request
 
 ROWS = 20  # requests of the table, and workers; --json has up to 1,000
+_LONG_CALLS = 3  # that are named
 # A queue in which all of these are empty has no rows.
 SHOWN = (
     "requests",
@@ -151,6 +153,7 @@ def _queue_lines(found: QueueStatus) -> Iterator[str]:
         *([("stale", stale)] if found.stale else []),
         ("delayed", _tokens(found.delayed)),
         *zip(chain(["workers"], repeat("")), _workers(found), strict=False),
+        *_long_call_rows(found.long_calls, with_request=True),
         ("ended", f"{found.ended:,} in the log"),
         *([("bound", as_words(found.max_waiting, found.admitted))] if found.max_waiting else []),
         *([("paused", until_words(found.queue, found.paused_until_ms))] if found.is_paused else []),
@@ -161,6 +164,18 @@ def _queue_lines(found: QueueStatus) -> Iterator[str]:
     if found.requests:
         yield ""
         yield from _request_table(found.requests)
+
+
+def _long_call_rows(
+    calls: Sequence[LongCall], *, with_request: bool = False
+) -> Iterator[tuple[str, str]]:
+    """Yields a row for each call that runs unusually long, and how to end it."""
+    for at, one in enumerate(calls[:_LONG_CALLS]):
+        of = f" of request {one.id}" if with_request else ""
+        text = f"{one.what}{of} has run for {ago(one.ran_ms)} on worker {one.worker}; {one.usual}"
+        yield "" if at else "hangs", f"{text}: {one.remedy}"
+    if len(calls) > _LONG_CALLS:
+        yield "", f"and {len(calls) - _LONG_CALLS:,} more (fairlane tasks counts them)"
 
 
 def _nothing(queue: str) -> str:
@@ -214,6 +229,7 @@ def _request_frame(request: Request, *, as_json: bool) -> ProgressFrame:
         *task_rows(progress),
         ("counts", _counts(progress)),
         *_repair_rows(progress, now_ms),
+        *_long_call_rows(progress.long_calls or ()),
         *failure_rows(progress, now_ms),
         ("permits", f"{progress.held} held of {progress.limit}"),
         *(("", _holder(row)) for row in progress.holders or ()),

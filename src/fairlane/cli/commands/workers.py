@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from fairlane.cli.output import Cell
     from fairlane.records import WorkerState
 
-_HEAD = ("WORKER", "STATE", "HOST", "PID", "SINCE", "LAST BEAT", "HOLDS")
+_HEAD = ("WORKER", "STATE", "HOST", "PID", "SINCE", "LAST BEAT", "RELEASE", "HOLDS")
 _CALLS = 3  # calls that are named
 
 
@@ -59,6 +59,7 @@ def _row(worker: WorkerState) -> tuple[Cell, ...]:
         str(worker.pid or "-"),
         f"{ago(max(0, since_ms))} ago" if started_ms else "-",
         f"{ago(worker.beat_age_ms)} ago",
+        worker.release or "-",
         _holds(worker),
     )
 

@@ -11,10 +11,12 @@ import { drop, failure, requeue } from "./request/errors.js";
 import { combo } from "./requests/combo.js";
 import { choiceOf, hints, parse } from "./requests/deadfilter.js";
 import { FilterError } from "./requests/filter.js";
+import { requestHref } from "../shell/router.js";
 
 const READ_MS = 5000;
 const MOST_TASKS = 200; // that the filter offers
 const CHIPS = [["All", ""], ["Last 10 minutes", "since:10m"], ["Last hour", "since:1h"], ["Last day", "since:24h"]];
+const RELEASE_CHIP = ["Since the last release", "since:release"]; // if workers name one
 
 export function mount(root, context) {
   const id = context.query.get("request");
@@ -29,6 +31,7 @@ export function mount(root, context) {
   let text = context.query.get("q") ?? "";
   let chosen = {};
   let tasks = [];
+  let release = null;
   const field = combo({ label: "Filter dead letters", value: text, placeholder: "task:send_mail since:1h error:timeout", hints: (value) => hints(value, tasks), onChange: change });
   const chips = el("div", { class: "chips", role: "group", "aria-label": "Common filters" });
   const list = table({
@@ -62,10 +65,13 @@ export function mount(root, context) {
       field.error(error.message);
       return;
     }
-    show(chips, CHIPS.map(([name, words]) => button(name, () => field.set(words), { kind: "plain small chip", "aria-pressed": String(text.trim() === words) })));
+    drawChips();
     context.setQuery({ q: text.trim() });
     before = "";
     refresh();
+  }
+  function drawChips() {
+    show(chips, [...CHIPS, ...(release ? [RELEASE_CHIP] : [])].map(([name, words]) => button(name, () => field.set(words), { kind: "plain small chip", "aria-pressed": String(text.trim() === words) })));
   }
   function draw(found) {
     const now = JSON.stringify(found);
@@ -78,6 +84,8 @@ export function mount(root, context) {
         tools: can ? [button("Requeue", () => changeGroup(GROUP.requeue_dead, group, chosen, () => refresh()), { kind: "small", icon: "again" }),
           button("Drop", () => changeGroup(GROUP.drop_dead, group, chosen, () => refresh()), { kind: "small danger", icon: "trash" })] : [],
       }))),
+      found.retries.map((one) => el("p", { class: "muted small" }, `${counted(one.count, "sub-request")} of `, one.requests === 1
+        ? el("a", { href: requestHref(one.examples[0]) }, one.examples[0]) : counted(one.requests, "request"), " to be tried again: ", one.headline, one.where && ` (${one.where})`)),
       (found.more > 0 || found.unread > 0) && el("p", { class: "muted small" }, `${number(found.more)} more, and those of ${counted(found.unread, "request")}, were not read.`));
   }
   async function read(stop) {
@@ -85,6 +93,10 @@ export function mount(root, context) {
     const found = await get("v1/errors", { query: asked, signal: stop });
     if (asked !== chosen) return;
     show(problem);
+    if (found.release?.name !== release?.name) {
+      ({ release } = found);
+      drawChips();
+    }
     tasks = [...new Set(found.groups.flatMap((group) => Object.keys(group.tasks)))].slice(0, MOST_TASKS);
     draw(found);
     list.set(found.requests);

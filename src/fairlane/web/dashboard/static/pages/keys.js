@@ -1,5 +1,5 @@
 // The limits by key: what holds each key, what waits for it, and its limit.
-import { get, part, put } from "../parts/api.js";
+import { get, part, post, put } from "../parts/api.js";
 import { badge, meter, notice, nothing, panel } from "../parts/bits.js";
 import { button, el, show } from "../parts/dom.js";
 import { number, span } from "../parts/format.js";
@@ -35,7 +35,7 @@ export function mount(root, context) {
       { label: "Called", kind: "right", cell: (one) => number(one.called) },
       { label: "Waiting", kind: "right", cell: (one) => [number(one.waiting), one.waits_ms !== null && el("div", { class: "small muted" }, `the oldest ${span(one.waits_ms)}`)] },
       { label: "Held by, and next", kind: "names", cell: (one) => [requests("held by", one.holders), requests("next", one.next_requests), !one.holders.length && !one.next_requests.length && "–"] },
-      context.can("operate") && { label: "", name: "Actions", phone: "bare", kind: "right", cell: (one) => !one.is_order && button("Set", () => set(one, () => refresh()), { kind: "small", icon: "limit", label: `Set the limit of ${one.name}` }) },
+      context.can("operate") && { label: "", name: "Actions", phone: "bare", kind: "right", cell: (one) => action(one, () => refresh()) },
     ].filter(Boolean),
     empty: nothing("limit", "No key is used or set", "A request names one in ", el("code", {}, "limits"), ", and a task by its ", el("code", {}, "limit"), "."),
   });
@@ -70,7 +70,7 @@ async function one(name, stop) {
 }
 
 function origin(one) {
-  if (one.stopped_by) return `stopped by the dead of ${one.stopped_by}: fairlane key resume ${one.name}`;
+  if (one.stopped_by) return `stopped by the dead of ${one.stopped_by}`;
   if (one.is_order) return "an order: one request at a time";
   if (one.is_set) return one.of_task ? `set by hand; its task has ${number(one.of_task)}` : "set by hand";
   return one.of_task ? "set by the workers of its task" : "of its first request";
@@ -81,6 +81,23 @@ function requests(what, ids) {
   const more = ids.slice(SHOWN);
   return el("div", { class: "small" }, el("span", { class: "muted" }, what), ids.slice(0, SHOWN).map((id) => el("div", {}, el("a", { class: "id", href: requestHref(id) }, id))),
     more.length ? el("span", { class: "muted", title: more.join(", ") }, "and others") : null);
+}
+
+function action(one, after) {
+  if (one.stopped_by) return button("Resume", () => resume(one, after), { kind: "small", icon: "play", label: `Let the order of ${one.name} go on` });
+  if (one.is_order) return null;
+  return button("Set", () => set(one, after), { kind: "small", icon: "limit", label: `Set the limit of ${one.name}` });
+}
+
+async function resume(one, after) {
+  const done = await ask({
+    title: `Let the order of ${one.name} go on`, action: "Let it go on",
+    effect: `Request ${one.stopped_by} ended with dead sub-requests, and ${number(one.waiting)} behind it wait for you. The next one starts, without them. To run them first, requeue them instead.`,
+    act: () => post(`${path(one.name)}/resume`),
+  });
+  if (!done) return;
+  toast(done.resumed ? "The next request of the key starts." : "Nothing stops this key any more.");
+  after();
 }
 
 async function set(one, after) {

@@ -7,6 +7,7 @@ import { compact, number, setNow, when } from "../parts/format.js";
 import { every } from "../parts/live.js";
 import { table } from "../parts/table.js";
 import { requestHref } from "../shell/router.js";
+import { longMark } from "./queue/longcalls.js";
 import { bulkBar } from "./requests/bulk.js";
 import { FilterError, hints, parse } from "./requests/filter.js";
 
@@ -28,6 +29,8 @@ export function mount(root, context) {
   let filter = { query: {}, only: null };
   const seen = { tags: [], tenants: [], tasks: [] };
   let refresh = () => {};
+  let drawn = []; // rows
+  let hanging = new Set(); // ids of requests with calls that run unusually long
 
   const field = combo({ label: "Filter requests", value: text, placeholder: "state:running task:send_mail priority:0..9 age:>10m", hints: (value) => hints(value, seen), onChange: change });
   const chips = el("div", { class: "chips", role: "group", "aria-label": "Common filters" });
@@ -96,11 +99,21 @@ export function mount(root, context) {
       for (const task of Object.keys(row.tasks)) if (!seen.tasks.includes(task) && seen.tasks.length < MOST_TASKS) seen.tasks.push(task);
       if (row.tenant && !seen.tenants.includes(row.tenant)) seen.tenants.push(row.tenant);
     }
+    drawn = rows;
     show(problem);
     none.hidden = Boolean(text.trim()) || starts.length > 1;
     unfit.hidden = !none.hidden;
-    list.set(rows);
+    draw();
     drawPages(rows.length, isSorted);
+  }
+  function draw() {
+    list.set(drawn.map((row) => ({ ...row, hangs: hanging.has(row.id) })));
+  }
+  /** Reads which requests have calls that run unusually long. */
+  async function readCalls(stop) {
+    const { long_calls: calls } = await get("v1/tasks", { query: { limit: 1 }, signal: stop });
+    hanging = new Set(calls.map((call) => call.id));
+    draw();
   }
   function drawPages(count, isSorted) {
     const turn = (where) => {
@@ -115,6 +128,7 @@ export function mount(root, context) {
   }
   apply();
   refresh = every(2000, read, { signal, onProblem: (error) => show(problem, notice(error.message)) });
+  every(5000, readCalls, { signal });
 }
 
 const COLUMNS = [
@@ -122,7 +136,7 @@ const COLUMNS = [
     label: "Request", phone: "title", kind: "wide",
     cell: (row) => [el("a", { class: "mono", href: requestHref(row.id) }, row.id), taskLine(row), labels(row)],
   },
-  { label: "State", phone: "side", kind: "tight", sort: "state", cell: (row) => stateBadge(row) },
+  { label: "State", phone: "side", kind: "tight", sort: "state", cell: (row) => [stateBadge(row), row.hangs && el("div", {}, longMark())] },
   { label: "Priority", kind: "right", phone: "off", sort: "priority", cell: (row) => String(row.priority) },
   {
     label: "Progress", phone: "bare", kind: "progress",

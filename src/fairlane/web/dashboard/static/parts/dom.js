@@ -56,6 +56,7 @@ const ICONS = {
   overview: "M4 13h6V4H4zM14 20h6V4h-6zM4 20h6v-3H4z",
   requests: "M4 6h16M4 12h11M4 18h6",
   workers: "M5 5h14v6H5zM5 13h14v6H5zM8.5 8h.01M8.5 16h.01M12 8h4M12 16h4",
+  tasks: "M4 5h6v6H4zM14 8h6M4 15h6v4H4zM14 17h6",
   dead: "M12 4 2.8 20h18.4zM12 10v4M12 17h.01",
   flows: "M4 5h5v5H4zM15 5h5v5h-5zM15 15h5v4h-5zM9 7.5h6M12 7.5V17h3",
   schedules: "M12 21a9 9 0 1 0 0-18 9 9 0 0 0 0 18zM12 7v5l3.5 2",

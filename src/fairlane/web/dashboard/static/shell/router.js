@@ -6,6 +6,7 @@ import { notice } from "../parts/bits.js";
 export const PAGES = [
   { name: "overview", title: "Overview", icon: "overview", keys: "g o", module: "queue/overview" },
   { name: "requests", title: "Requests", icon: "requests", keys: "g r", module: "requests", one: "request" },
+  { name: "tasks", title: "Tasks", icon: "tasks", keys: "g t", module: "tasks" },
   { name: "workers", title: "Workers", icon: "workers", keys: "g w", module: "queue/workers" },
   { name: "priorities", title: "Priorities", icon: "ladder", keys: "g p", module: "queue/ladder" },
   { name: "fairness", title: "Fairness", icon: "shares", keys: "g e", module: "queue/fairness" },

@@ -4,6 +4,7 @@ import { lineChart } from "../../parts/charts/lines.js";
 import { legend, STEPS } from "../../parts/charts/frame.js";
 import { el, show } from "../../parts/dom.js";
 import { compact, now as time, number, span } from "../../parts/format.js";
+import { longCallPanel, longMark } from "./longcalls.js";
 import { requestHref } from "../../shell/router.js";
 import { table } from "../../parts/table.js";
 import { cut, GAP_MS, watch } from "../../parts/watch.js";
@@ -20,7 +21,7 @@ export function mount(root, context) {
     caption: "Requests at work, or most urgent", key: (one) => one.id, href: (one) => requestHref(one.id), signal: context.signal,
     columns: [
       { label: "Request", phone: "title", kind: "wide", cell: (one) => [el("a", { href: requestHref(one.id), class: "id" }, one.id), taskLine(one)] },
-      { label: "State", phone: "side", cell: (one) => badge(wordOf(one)) },
+      { label: "State", phone: "side", cell: (one) => [badge(wordOf(one)), one.hangs && el("div", {}, longMark())] },
       { label: "Priority", kind: "right", cell: (one) => String(one.priority) },
       { label: "Workers", kind: "right", cell: (one) => `${number(one.held)} of ${number(one.limit)}` },
       { label: "Waiting", kind: "right", cell: (one) => number(one.waiting) },
@@ -31,8 +32,9 @@ export function mount(root, context) {
     empty: el("p", { class: "muted" }, "No request is unfinished."),
   });
   const rest = el("p", { class: "muted small" });
+  const calls = longCallPanel(context);
   context.body.append(
-    state, panel("", figures),
+    state, calls.node, panel("", figures),
     el("div", { class: "grid" },
       panel("Waiting sub-requests", waiting.node),
       panel("Throughput", legend(["Done", "Failed attempts"]), rate.node),
@@ -50,7 +52,8 @@ export function mount(root, context) {
     waited.update({ names: ["50 %", "90 %", "99 %"], points: frames.map((one) => [one.at_ms, ...(one.rates.waited_ms ?? [null, null, null])]) });
     demand.update({ names: ["capacity", "held", "wanted"], points: frames.map((one) => [one.at_ms, one.units, one.held, one.held + one.demand]) });
     oldest.update({ names: ["oldest"], points: frames.map((one) => [one.at_ms, one.oldest_ms]) });
-    rows.set(now.requests.slice(0, 12));
+    calls.set(now.long_calls, now.more_long_calls);
+    rows.set(now.requests.slice(0, 12).map((one) => ({ ...one, hangs: now.long_calls.some((call) => call.id === one.id) })));
     show(rest, [now.unfinished > 12 && `${number(now.unfinished)} requests are unfinished: the page Requests lists them. `, cut(now)]);
   });
 }

@@ -31,10 +31,10 @@ export function mount(root, context) {
   });
 }
 
-function row({ check, severity, what, remedy, subject }) {
+function row({ check, severity, what, remedy, subject, see }) {
   const [kind, shape, word] = WORDS[severity];
   return el("li", {}, el("span", { class: `badge ${kind}`.trim() }, icon(shape), word),
-    el("div", {}, el("b", {}, check), " ", subject && el("code", {}, subject), " ", what, remedy && el("div", { class: "muted" }, "Remedy: ", remedy)));
+    el("div", {}, el("b", {}, check), " ", subject && el("code", {}, subject), " ", what, remedy && el("div", { class: "muted" }, "Remedy: ", remedy), see && el("div", { class: "muted small" }, "See ", el("code", {}, see))));
 }
 
 function server(node) {

@@ -18,7 +18,7 @@ export function mount(root, context) {
   const rows = table({
     caption: "Workers", key: (one) => one.id, signal: context.signal,
     columns: [
-      { label: "Worker", phone: "title", kind: "tight", cell: (one) => [el("span", { class: "whole" }, one.id), el("div", { class: "small muted" }, one.pid ? `process ${one.pid} on ${one.host}${one.release ? ` · ${one.release}` : ""}` : "its record has expired")] },
+      { label: "Worker", phone: "title", kind: "tight", cell: (one) => [el("span", { class: "whole" }, one.id), el("div", { class: "small muted" }, one.pid ? `process ${one.pid} on ${one.host}${one.version ? ` · Fairlane ${one.version}` : ""}${one.release ? ` · release ${one.release}` : ""}` : "its record has expired")] },
       { label: "Health", phone: "side", cell: (one) => (one.is_alive ? badge(one.leases ? "working" : "alive", one.leases ? "working" : "idle") : badge("late", "late: stopped or cut off")) },
       { label: "Heartbeat", kind: "right", cell: (one) => `${span(one.beat_age_ms)} ago`, sign: (one) => one.beat_age_ms },
       { label: "Leases", kind: "right", cell: (one) => number(one.leases) },

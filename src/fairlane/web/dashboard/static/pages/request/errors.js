@@ -1,6 +1,6 @@
 // The failures of a request in groups, and what to do with them.
 import { get, part, post } from "../../parts/api.js";
-import { nothing } from "../../parts/bits.js";
+import { badge, nothing } from "../../parts/bits.js";
 import { button, el, show } from "../../parts/dom.js";
 import { counted, number, setNow, when } from "../../parts/format.js";
 import { ask, toast } from "../../parts/messages.js";
@@ -37,6 +37,7 @@ export function failure(group, { more = null, tools = [] } = {}) {
     el("div", { class: "failure-count number" }, number(group.count)),
     el("div", { class: "failure-text" },
       el("div", { class: "mono failure-line" }, group.headline || group.reason),
+      group.is_new && badge("expiring", "new since the last release"),
       Object.keys(group.tasks).length > 0 && el("div", { class: "small" }, tasksOf(group)),
       el("div", { class: "small muted" }, [group.where, reason(group.reason)].filter(Boolean).join(" · "), " · last ", when(group.last_ms), more)),
     tools.length > 0 && el("div", { class: "row failure-tools" }, tools));

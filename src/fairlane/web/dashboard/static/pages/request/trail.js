@@ -14,6 +14,7 @@ const WORDS = {
   "POST /v1/queue/pause": "Paused the queue",
   "POST /v1/queue/resume": "Resumed the queue",
   "PUT /v1/keys/{name}": "Set the limit of a key",
+  "POST /v1/keys/{name}/resume": "Let the order of a key go on",
   "POST /v1/schedules": "Put a schedule",
   "POST /v1/schedules/{name}/pause": "Paused a schedule",
   "POST /v1/schedules/{name}/resume": "Resumed a schedule",

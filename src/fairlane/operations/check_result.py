@@ -12,6 +12,25 @@ if TYPE_CHECKING:
 
 
 OK, NOTE, WARN, BAD = "ok", "note", "warn", "bad"
+PAGE = "docs/how-to/watch/at-night.md"  # what a person sees, and the commands to cause and cure
+SECTIONS = {
+    "a-bad-deployment": ("failures", "retries"),
+    "a-body-that-kills-its-worker": ("deaths",),
+    "redis-is-full": ("memory", "retention"),
+    "redis-lost-its-data": (
+        *("restart", "servers", "persistence", "endings", "no request", "forgotten", "unlogged"),
+        *("unsound", "lost tokens", "orphan"),
+    ),
+    "a-queue-that-grows": ("backlog",),
+    "a-worker-that-flaps": ("flapping", "late"),
+    "no-worker": ("workers", "upkeep"),
+    "a-customer-who-floods": ("tenants",),
+    "a-limit-by-key-that-is-full": ("keys",),
+    "an-order-that-is-stopped": ("orders",),
+    "a-schedule-that-missed-its-ticks": ("schedules",),
+    "a-webhook-that-is-not-delivered": ("webhooks",),
+}
+_SECTION_OF = {check: section for section, checks in SECTIONS.items() for check in checks}
 
 
 @dataclass(slots=True)
@@ -34,6 +53,12 @@ class Finding:
     def is_left(self) -> bool:
         """Returns True if the finding still needs a repair or a person."""
         return self.severity == BAD and not self.is_fixed
+
+    @property
+    def see(self) -> str:
+        """Returns the page and the section about such a finding; "" if it is ok, or has none."""
+        section = _SECTION_OF.get(self.check, "")
+        return f"{PAGE}#{section}" if section and self.severity != OK else ""
 
     async def apply(self) -> None:
         """Runs the repair; if that is refused, the error becomes the remedy.

@@ -21,7 +21,9 @@ from fairlane import settings
 from fairlane.errors import FairlaneError, InvalidArgument, RequestLost, RequestNotFound
 from fairlane.model import ENDED_STATES
 from fairlane.operations import change
-from fairlane.operations.chosen import (
+from fairlane.operations.completion import PAGE, parse_results
+from fairlane.operations.dead_letters import count_dead, list_dead, read_dead
+from fairlane.operations.flow_branches import (
     FAN,
     NEXT,
     Choice,
@@ -30,9 +32,7 @@ from fairlane.operations.chosen import (
     as_json,
     unpacked,
 )
-from fairlane.operations.completion import PAGE, parse_results
-from fairlane.operations.dead_letters import count_dead, list_dead, read_dead
-from fairlane.operations.keep_sources import keep_ended, keep_origins
+from fairlane.operations.flow_sources import keep_ended, keep_origins
 from fairlane.operations.tokens import follow_up
 from fairlane.operations.workers import look_after
 from fairlane.protocol import keys, scripts

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from fairlane import settings
 from fairlane.errors import InvalidArgument, RequestNotFound, type_of
-from fairlane.operations.hand_over import request_of
+from fairlane.operations.flow_hand_over import request_of
 from fairlane.protocol import keys, scripts
 from fairlane.protocol.request_hash import VALUE, as_text
 from fairlane.protocol.steps import Command
