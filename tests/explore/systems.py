@@ -602,8 +602,6 @@ KEYED = (
     System("one key, a lower limit", (ON1, key_setter(1)), **AT_TWO),
     System("one key, submitted", (keyed_producer({"x": 1}), ON1), protocol=Keyed),
     System("two keys, a worker", (ON1,), **SHARE_TWO),
-    System("a key of a cluster", (W1,), **APART_X),
-    System("two keys of a cluster", (W1,), **APART_TWO),
     System("a task's limit", (ON1, task_registrar(2)), **OF_TASK),
     System("a task's limit, another release", (ON1, task_registrar(2, 1)), **OF_TASK),
     System("an order", (ON1,), **IN_ORDER),
@@ -613,6 +611,8 @@ KEYED = (
     System("an order, stops", (ON1, key_resumer()), hows=FAILS, **STOPS_OTHERS),
 )
 HUGE = (  # only by name: most have more than three million states
+    System("a key of a cluster", (W1,), **APART_X),
+    System("two keys of a cluster", (W1,), **APART_TWO),
     System("a key of a cluster, two workers", (W1, W2), **APART_X),
     System("a key of a cluster, a crash", (W1,), CRASH, **APART_X),
     System("a key of a cluster, a lost reply", (W1,), LOST, **APART_X),

@@ -313,6 +313,7 @@ def test_the_audit_checks_many_entries_in_several_calls(queue: Queue, lane: Lane
     assert calls[1] - calls[0] == 5
 
 
+@on_one_server
 def test_the_audit_checks_each_entry_of_a_key_whose_entries_are_right(queue: Queue, lane: Lane):
     queue.submit_many([["a"]] * 2_100, limit=1, limits={"x": 10_000})
     lane.client.zadd(keys.limit_key("req", "x"), {"gone#0.7%x=1": LINE - 2})
