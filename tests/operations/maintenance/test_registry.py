@@ -41,7 +41,8 @@ def test_an_expired_record_is_not_taken_for_a_deleted_one(lane: Lane, late_ms: i
     """It expired after a TTL without a heartbeat, and its worker registers again."""
     record, conf = keys.worker("req", "w:1"), keys.conf("req")
     same = {"id": "w:1", "started": 7, "ttl": settings.WORKER_TTL_MS}
-    lane.call("register_worker", (WORKERS, record, conf), host="b", pid=1, late=2000, **same)
+    home = (WORKERS, record, conf, keys.task_stats("req"))
+    lane.call("register_worker", home, host="b", pid=1, late=2000, release="", **same)
     lane.client.delete(record)
     lane.later(late_ms)
     names = (WORKERS, record, ACTIVE, DELAYED, conf, keys.taken("req", "w:1"))
