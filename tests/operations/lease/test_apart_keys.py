@@ -46,7 +46,8 @@ def look(lane: Lane, name: str = "x") -> int:
     zset = keys.limit_key("req", name)
     for member in lane.client.zrangebyscore(zset, "-inf", "(0"):
         lane.client.zadd(zset, {member: -1})
-    return lane.run(apart_keys.look_at("req", [name]))
+    count: int = lane.run(apart_keys.look_at("req", [name]))
+    return count
 
 
 def pop(lane: Lane) -> Any:
