@@ -20,8 +20,8 @@ from fairlane.errors import (
 from fairlane.model import DeadChoice, outcome_of
 from fairlane.operations.call_words import call_words
 from fairlane.operations.completion import ERROR_DROPPED, error_texts_of_many
-from fairlane.operations.create import Intent, read_intents, withdraw
 from fairlane.operations.durability import confirm_requeue
+from fairlane.operations.intents import Intent, read_intents, withdraw
 from fairlane.operations.lease import new_op
 from fairlane.operations.request_state import (
     moment,
@@ -632,7 +632,7 @@ class _Requeue:
     async def _announce(self, above: int = 0) -> None:
         names = (keys.active(self._queue), keys.conf(self._queue))
         grace = settings.INTENT_GRACE_MS
-        reply = await scripts.intend(names, grace=grace, above=above, ids=[self._id])
+        reply = await scripts.intend(names, grace=grace, above=above, named="", ids=[self._id])
         (self._intent,) = read_intents([self._id], reply.shards, reply.scores)
 
     async def _withdraw(self) -> None:
