@@ -20,7 +20,8 @@ class Token(NamedTuple):
     """A hint popped from a lane: this request may use one more worker.
 
     `turn` is `<share>:<tenant>` if the request names a tenant, else "". `keys` are the keys of the
-    request with their limits, as `api=10,customer-42=3`, else "".
+    request with their limits, as `api=10,customer-42=3`, else "". They begin with another `%` if
+    they are in another slot than the request.
     """
 
     request_id: str
@@ -33,6 +34,17 @@ class Token(NamedTuple):
     def text(self) -> str:
         """Returns the token as it is written in a lane, or among those of its tenant."""
         return f"{self.request_id}#{self.permit}"
+
+    @property
+    def is_apart(self) -> bool:
+        """Returns True if its keys must be taken before the acquire, because no script has both."""
+        return self.keys.startswith("%")
+
+    @property
+    def key_names(self) -> list[str]:
+        """Returns the names of its keys."""
+        parts = self.keys.removeprefix("%").split(",")
+        return [part.partition("=")[0] for part in parts if part]
 
     @property
     def permit(self) -> str:

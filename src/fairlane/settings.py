@@ -107,6 +107,7 @@ LOCK_MS = 2_500  # the leader's lock outlives its last beat by this
 # How long the token of a queued permit may be on its way. DEATH: the same after the death of a
 # process that may have held tokens.
 TOKEN_GRACE_MS = 5_000
+KEY_LOOK_MS = 5_000  # in a cluster: how often a key asks a request whether it has the lease
 DEATH_GRACE_MS = 1_000
 
 # ------------------------------------------------------------------ calls that run unusually long

@@ -56,9 +56,9 @@ def test_a_batch_brings_its_replies_in_order(kind: str, redis_url: str):
     names = (keys.active("req"), keys.conf("req"))
     steps: list[Command | Call[Any]] = [
         Command(b"EXISTS", "a"),
-        scripts.intend(names, ids=["r1"], grace=1, above=0, now=1),
+        scripts.intend(names, ids=["r1"], grace=1, above=0, named="", now=1),
         Command(b"EXISTS", "b"),
-        scripts.intend(names, ids=["r1"], grace=1, above=0, now=100),
+        scripts.intend(names, ids=["r1"], grace=1, above=0, named="", now=100),
         Command(b"TIME"),
     ]
     found = perform(kind, redis_url, Batch(steps))
@@ -151,7 +151,7 @@ def test_a_call_is_repeated_while_its_connection_is_killed(
         await Command(b"TIME")
         redis_client.execute_command("CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes")
         return await scripts.intend(
-            (keys.active("req"), keys.conf("req")), ids=["r1"], grace=1, above=0, now=1
+            (keys.active("req"), keys.conf("req")), ids=["r1"], grace=1, above=0, named="", now=1
         )
 
     assert run(kind, redis_url, operation(), patience_s=10).scores == (2, b"0")
@@ -174,7 +174,7 @@ def test_a_demoted_primary_is_waited_for_and_then_named_unreachable(
         redis_client.execute_command("REPLICAOF", "127.0.0.1", "1")
         demoted.set()
         names = (keys.active("req"), keys.conf("req"))
-        return await scripts.intend(names, ids=["r1"], grace=1, above=0, now=1)
+        return await scripts.intend(names, ids=["r1"], grace=1, above=0, named="", now=1)
 
     got: list[scripts.IntendReply] = []
     try:
@@ -241,7 +241,7 @@ def test_progress_by_both_drivers_is_the_same(redis_url: str, lane: Lane):
 def test_no_number_reaches_the_packing_of_a_command(*, whole: bool):
     """hiredis crashes the process when Ctrl-C comes while it asks Python for a number's text."""
     call = scripts.intend(
-        (keys.active("req"), keys.conf("req")), ids=["r1"], grace=1, above=2.0, now=3
+        (keys.active("req"), keys.conf("req")), ids=["r1"], grace=1, above=2.0, named="", now=3
     )
     for step in (call, Command(b"BRPOP", "a", 0.5), Command(b"ZADD", "a", 7, "b")):
         assert {type(word) for word in calls.words(step, Dialect.SINGLE, whole=whole)} <= {

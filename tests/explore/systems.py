@@ -33,6 +33,7 @@ from tests.explore.several_requests.feeds import (
 from tests.explore.several_requests.groups import OTHER, Groups, group_producer
 from tests.explore.several_requests.limit_keys import (
     Keyed,
+    KeyedApart,
     OfTask,
     Ordered,
     key_resumer,
@@ -585,6 +586,8 @@ BEGUN_BEFORE = (
 SHARE_X: dict[str, Any] = {"before": (keyed_producer({"x": 1}),), "protocol": Keyed}
 SHARE_TWO = SHARE_X | {"before": (keyed_producer({"x": 1, "y": 1}, {"y": 1, "x": 1}),)}
 AT_TWO = SHARE_X | {"before": (keyed_producer({"x": 2}),)}
+APART_X: dict[str, Any] = {"before": (keyed_producer({"x": 1}),), "protocol": KeyedApart}
+APART_TWO = APART_X | {"before": (keyed_producer({"x": 1, "y": 1}, {"y": 1, "x": 1}),)}
 IN_ORDER: dict[str, Any] = {"before": (keyed_producer({}, order="go_on"),), "protocol": Ordered}
 ORDER_AND_KEY: dict[str, Any] = {"before": (keyed_producer({"x": 1}, order="go_on"),)}
 STOPS_OTHERS: dict[str, Any] = IN_ORDER | {
@@ -617,6 +620,17 @@ KEYED = (
     System("an order, cancel the next one", (ON1, changer(("cancel",), of=OTHER)), **IN_ORDER),
 )
 HUGE = (  # only by name: most have more than three million states
+    System("a key of a cluster", (W1,), **APART_X),
+    System("two keys of a cluster", (W1,), **APART_TWO),
+    System("a key of a cluster, two workers", (W1, W2), **APART_X),
+    System("a key of a cluster, a crash", (W1,), CRASH, **APART_X),
+    System("a key of a cluster, a lost reply", (W1,), LOST, **APART_X),
+    System("a key of a cluster, a late copy", (W1,), COPY, **APART_X),
+    System("a key of a cluster, fails", (W1,), hows=FAILS, **APART_X),
+    System("a key of a cluster, cancel", (W1, CANCEL), **APART_X),
+    System("a key of a cluster, taken for dead", (W1, TAKER), **APART_X),
+    System("two keys of a cluster, two workers", (W1, W2), **APART_TWO),
+    System("two keys of a cluster, a crash", (W1,), CRASH, **APART_TWO),
     System("one key, a crash", (ON1,), CRASH, **SHARE_X),
     System("an order, two workers", (ON1, ON2), **IN_ORDER),
     System("an order, a crash", (ON1,), CRASH, **IN_ORDER),

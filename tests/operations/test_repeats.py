@@ -17,6 +17,7 @@ from fairlane.errors import FairlaneError, RequestEnded
 from fairlane.model import Slice, Verdict, result_head
 from fairlane.operations import (
     admission,
+    apart_keys,
     audit_trail,
     change,
     completion,
@@ -299,7 +300,7 @@ def settle_late(driver: Any, held: Slice) -> None:
 
 def leaves_an_intent(driver: Any) -> None:
     names = (keys.active("req"), keys.conf("req"))
-    driver.do(scripts.intend(names, ids=["r1"], grace=1, above=0))
+    driver.do(scripts.intend(names, ids=["r1"], grace=1, above=0, named=""))
     driver.client.zadd(keys.active("req"), {"r1": 1})
     driver.run(workers.look_after("req"))
     put(driver)
@@ -401,6 +402,17 @@ def names_keys(driver: Any) -> None:
     driver.run(limit_keys.check_all("req", ["x"]))
     driver.run(limit_keys.set_key("req", "x", None))
     work_on(driver)
+
+
+def names_keys_of_a_cluster(driver: Any) -> None:
+    """Takes the keys of two requests before their leases; one lease goes back, one is looked at."""
+    policy = Policy(limit=2, attempts=2, backoff_ms=(0, 0), lease_ms=60_000, limits=(("x", 1),))
+    for name in ("r1", "r2"):
+        driver.run(apart(submit(name, policy)), iter([numbered(1)]))
+    driver.run(pull.release(pull_one(driver), 0))
+    receipt = pull_one(driver)
+    driver.run(apart_keys.look_at("req", ["x"], {f"{receipt.request_id}#{receipt.k}.2"}))
+    driver.run(pull.done(receipt, "result", 1))
 
 
 def runs_in_order(driver: Any) -> None:
@@ -635,7 +647,8 @@ SCENARIOS: list[Scenario] = [
     expires, dies, lives, loses_its_tokens, is_late, leaves_an_intent, vanishes, ends_unlogged,
     changes, holds, has_rates, has_rates_and_is_held, takes_turns, charges_turns, measures,
     is_given_another_rate, is_given_another_share, is_given_another_time_limit, answers_an_order,
-    names_keys, runs_in_order, ages, follows_another, fans_out, forwards, balances, publishes,
+    names_keys, names_keys_of_a_cluster, runs_in_order, ages, follows_another, fans_out,
+    forwards, balances, publishes,
     places, pauses_the_queue, spreads, requeues, requeues_after_the_end, drops_the_dead,
     limits_the_queue,
     checks_everything, tidies, rolls, joins, recurs, changes_many, deletes, pulls, flows,
@@ -669,6 +682,7 @@ WRITES_AGAIN = {
     "intend": "the intent is looked at a ms later",
     "submit": "the same, for the intent of each request",
     "place_tokens": "as insert_tokens",
+    "look_at_keys": "what is called is returned again",
     "push": "as insert_tokens; the word that wakes a worker's units is there twice, and expires",
     "take": "a bucket gives twice, so that many sub-requests start later, and never too many",
     "take_messages": "Redis counts another delivery",

@@ -135,7 +135,7 @@ def accepted(lane: Lane, held: Held) -> dict[str, Call]:
         ),
         "hold": Call(running, {"ms": 1}),
         "hold_rate": Call((BUCKET,), RATE | {"ms": 1}),
-        "intend": Call((ACTIVE, CONF), {"ids": [NEW], "grace": 5, "above": 0}),
+        "intend": Call((ACTIVE, CONF), {"ids": [NEW], "grace": 5, "above": 0, "named": ""}),
         "keep_service": Call(tuple(MINE[4:6]), SERVICE),
         "join": Call(
             (*running, keys.of_flow(RUNNING), keys.fed(RUNNING)), JOINED | {"parts": ["1:0", "a"]}
@@ -166,6 +166,10 @@ def accepted(lane: Lane, held: Held) -> dict[str, Call]:
             {"name": "x", "limit": 2, "by": "set"},
         ),
         "resume_key": Call((*keys.of_limits("req"), keys.limit_key("req", "!x")), {"name": "!x"}),
+        "take_keys": Call(
+            keys.of_limits("req")[:3], {"look_ms": 5, "rows": [5, "r1#0.9%%x=1", "ab"]}
+        ),
+        "look_at_keys": Call(keys.of_limits("req"), {"look_ms": 5, "within": "", "wanted": ["x"]}),
         "check_keys": Call(keys.of_limits("req"), {"first": 0, "most": 9, "names": ["x"]}),
         "promote": Call((DELAYED, *TURNS, *LANES), {"most": 10}),
         "publish": Call((*TOPIC, b"topic:{t}:op:1"), PUBLISH),

@@ -52,6 +52,15 @@ def echo(body: bytes) -> bytes:
     return body
 
 
+def note_key_interval(body: bytes, context: Context) -> bytes:
+    """Notes when it begins and ends, by a clock that all processes of this machine share."""
+    folder, run = Folder.of_handler(), f"{context.id}/{context.index}/{context.fence}"
+    folder.note("began", run, context.id, os.getpid(), time.monotonic_ns())
+    spend(0.02)
+    folder.note("ended", run, time.monotonic_ns())
+    return body
+
+
 def echo_noted(body: bytes, context: Context) -> bytes:
     """Returns the body; notes which unit ran which index at which attempt."""
     Folder.of_handler().note("ran", context.index, context.attempt, context.id)

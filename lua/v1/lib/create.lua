@@ -53,6 +53,7 @@ end
 --   tags     names with commas between them
 --   limits   keys, each with how many leases the requests that name it may have together, see lib/limit_keys.lua
 --   order    a key of which one request runs at a time, in the order of submission, see lib/limit_keys.lua
+--   apart    1: these keys are in another slot than the request, as in a cluster
 --   on_dead  stop: if it ends with dead sub-requests, it stops those behind it in this order
 --   tenant   a name; share: how much time it gets beside other tenants, 1..999
 --   delay    ms from now, or start: ms of this server's clock, before which nothing starts
@@ -89,7 +90,9 @@ end
 -- @rare
 local function named_keys(extras, queue)
   local found, home = {}, "{" .. queue .. "}"
-  if extras.order then
+  if extras.apart then
+    return "%%" .. extras.limits
+  elseif extras.order then
     found[1] = string.format("!%s=%d", extras.order, redis.call("HINCRBY", home .. ":conf", "ticket", 1))
   end
   found[#found + 1] = extras.limits
@@ -98,7 +101,7 @@ end
 
 -- @rare
 local function parse_extras(text)
-  local patterns = {limits = "^[%w_.:/-]+=[1-9]%d*[%w_.:/=,-]*$", order = "^[%w_.:-]+$", on_dead = "^stop$", redact = "^[%w_.:-][%w_.:,-]*$", distinct = "^1$", unique = "^%d+:%x+$", tags = "^[%w_.:-][%w_.:,-]*$", tenant = "^[%w_.:-]+$", share = "^[1-9]%d?%d?$", delay = "^%d+$", start = "^%d+$",
+  local patterns = {limits = "^[%w_.:/-]+=[1-9]%d*[%w_.:/=,-]*$", order = "^[%w_.:-]+$", apart = "^1$", on_dead = "^stop$", redact = "^[%w_.:-][%w_.:,-]*$", distinct = "^1$", unique = "^%d+:%x+$", tags = "^[%w_.:-][%w_.:,-]*$", tenant = "^[%w_.:-]+$", share = "^[1-9]%d?%d?$", delay = "^%d+$", start = "^%d+$",
     ageing = "^[1-9]%d*$", remember = "^[1-9]%d*$", flow = "^[%w_.:-]+ %d+ %d+ [%w_.:-]+$", feed = "^%l+ [%w_.:,-]+ [%l,]+ [%w_.:-]+ %d+ ?[%x.]*$", after = "^%l+:[%w_.:-][%w_.:,|-]*$",
     rates = "^%d+ ", by = "^[%w_.:-]+$", task = "^[^%c][^\n]*$", trace = "^%x%x%-%x+%-%x+%-%x%x ?[!-~]*$"}
   local found = {}
@@ -109,6 +112,9 @@ local function parse_extras(text)
       return nil, redis.error_reply("BADARGUMENT lines name=value are expected as extras")
     end
     found[name] = value
+  end
+  if found.apart and (found.order or not found.limits) then
+    return nil, redis.error_reply("BADARGUMENT keys of another slot are limits, and no order")
   end
   return found
 end
@@ -306,7 +312,7 @@ local function enqueue(new, now, intent, over)
   if seen >= intent then
     return {"late", seen}
   end
-  if new.extras.limits or new.extras.order then
+  if (new.extras.limits or new.extras.order) and not new.extras.apart then
     local wrong = limits_error(new, new.shards)
     if wrong then
       error(wrong.err, 0)

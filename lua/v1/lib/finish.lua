@@ -53,7 +53,7 @@ local function finish(state, now)
     return false
   end
   if state.gate.keys ~= "" then
-    leave_keys(state, all_permits(state))
+    leave_all_keys(state, all_permits(state))
   end
   state.state = (was == "cancelling" or cut > 0) and "cancelled" or "done"
   rest = rest + cut  -- what was cancelled before a request was reopened stays so

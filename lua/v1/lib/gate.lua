@@ -60,9 +60,10 @@ local function hasten(state, now)
     end
   end
   local tokens, priority = {}, state.priority
+  state.given = tokens
   if first then
     state.priority = 0
-    withdraw_token(state, first, string.format("%d", least))
+    leave_keys(state, first, string.format("%d", least))
     queue_permit(state, first, now, 0, tokens)
     state.priority = priority
   end

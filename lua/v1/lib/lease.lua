@@ -67,7 +67,7 @@ local function acquire(state, now, claim)
   if word == "ok" and state.gate.keys ~= "" then
     claim.count = is_ordered(state) and 1 or claim.count
     home, token = home_of(state), name_of_lease(k, g) .. token_suffix(state)
-    if not all_have_room(home, token, tonumber(permit.lane)) then
+    if home and not all_have_room(home, token, tonumber(permit.lane)) then
       return {"full"}  -- and the permit stays queued
     end
   end
@@ -85,7 +85,7 @@ local function acquire(state, now, claim)
     end
   end
   if word ~= "ok" then
-    withdraw_token(state, k, g)
+    leave_keys(state, k, g)
     park(state, k)
     if word == "limited" then  -- the permit is parked before the others are looked at
       close_gate(state, now, now + claim.wait, true)
@@ -107,7 +107,7 @@ local function acquire(state, now, claim)
   local entries, attempt = take_slice(state, now, consumer_of(permit, k), claim.count)
   if not entries then  -- the stream was deleted: nothing can be taken, doctor names it
     redis.call("ZREM", leases, k)
-    release_keys(state, k, g)
+    leave_keys(state, k, permit.g, permit.op)
     return {"gone"}
   end
   permit.owed = #entries

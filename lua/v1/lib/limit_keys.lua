@@ -5,6 +5,8 @@
 
 -- A key is one sorted set, {queue}:key:<name>. It has three zones:
 --   HELD           <id>#<k>.<g>   a lease that holds a permit of the key; only these count at acquire
+--   -ms            <id>#<k>.<g>~<op>   the same in a cluster, where the keys are taken before the acquire with this op; ms: when
+--                  to look whether the request has such a lease, not when the entry ends. See dispatch/take_keys.lua
 --   rank           <token>        called: it is in its lane, or keeps its place while another key is full; a hint
 --   LINE + rank    <token>        it waits for room in this key, and is in no lane
 --   LINE - 1       %<name>        a note: the line of this other key was not worked off
@@ -13,6 +15,7 @@
 -- "<limit> set" of those that a person has set, with the number of the task behind it. {queue}:conf has kept:<name> -> the token
 -- that kept its place in a key.
 -- A token has its keys behind it, each with the limit that its producer named: "<id>#<k>.<g>@<turn>%<name>=<limit>,...".
+-- If its keys are in another slot than its request, as in a cluster, it has %% there.
 --
 -- An order key is a key "!<name>", which one request has at a time, in the order of submission: a token has "!<name>=<place>".
 -- Its places are requests, not leases, from the submission to the end:
@@ -259,14 +262,17 @@ local function all_have_room(home, token, lane)
   return false
 end
 
--- Takes a permit of each key of a token, for the lease that is granted now.
+-- Takes a permit of each key of a token, for the lease that is granted now; or for the one that `op` will acquire.
+-- `look`: then, when to look for that lease.
 -- @rare
-local function take_keys(home, token)
+local function take_keys(home, token, op, look)
   local lease = string.match(token, "^[^#]*#%d+%.%d+")
   for _, key in ipairs(each_key(home, token)) do
     redis.call("ZREM", key.set, token)
     if key.place then
       redis.call("ZADD", key.set, score_text(key.place - RANKS), string.match(token, "^[^#]*"))
+    elseif op then
+      redis.call("ZADD", key.set, score_text(-look), lease .. "~" .. op)
     else
       redis.call("ZADD", key.set, HELD, lease)
     end

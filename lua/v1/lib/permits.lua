@@ -70,7 +70,7 @@ end
 local function release_permit(state, k, permit)
   state.held = state.held - 1  -- before ZREM, because it may be counted only now
   redis.call("ZREM", leases, k)
-  release_keys(state, k, permit.g)
+  leave_keys(state, k, permit.g, permit.op)
   park(state, k)
 end
 
@@ -228,7 +228,8 @@ end
 
 -- Takes time only for the tokens it mints. Permits in use never exceed `limit`, so unpark always finds one below it.
 local function mint(state, now)
-  local tokens = {}
+  local tokens = state.given or {}
+  state.given = nil
   if state.state ~= "active" or is_overdue(state, now) then
     return tokens
   end
@@ -268,7 +269,7 @@ local function park_surplus(state, now, all)
     local k, g = all[i], string.match(all[i + 1], "^q:(%d+)")
     if g and tonumber(k) >= state.limit then
       unqueue(state, k)
-      withdraw_token(state, k, g)
+      leave_keys(state, k, g)
       park(state, k)
     elseif g and state.sleeper ~= k then
       awake[#awake + 1] = {k = k, g = tonumber(g)}
@@ -277,7 +278,7 @@ local function park_surplus(state, now, all)
   table.sort(awake, function(one, other) return one.g < other.g end)
   for i = math.max(0, math.min(state.limit - state.held, ready(state, now))) + 1, #awake do
     unqueue(state, awake[i].k)  -- the newest: the tokens of the others come first in their lane
-    withdraw_token(state, awake[i].k, string.format("%d", awake[i].g))
+    leave_keys(state, awake[i].k, string.format("%d", awake[i].g))
     park(state, awake[i].k)
   end
 end
@@ -318,7 +319,7 @@ local function stop(state, word, reason)
     local g = string.match(all[i + 1], "^q:(%d+)")
     if g then
       unqueue(state, all[i])
-      withdraw_token(state, all[i], g)
+      leave_keys(state, all[i], g)
       park(state, all[i])
     end
   end
@@ -337,12 +338,14 @@ end
 
 -- After a change of the priority or the shards, queues all queued permits again in their new lanes, due as before.
 local function change_lanes(state, now)
+  local tokens = state.given or {}
   mint(state, now)  -- its tokens are left out, because all that is queued is queued again
-  local tokens, all = {}, all_permits(state)
+  state.given = tokens
+  local all = all_permits(state)
   for i = 1, #all, 2 do
     local g, due = string.match(all[i + 1], "^q:(%d+):%d+:%d+:(%d+)$")
     if due then
-      withdraw_token(state, all[i], g)
+      leave_keys(state, all[i], g)
       queue_permit(state, all[i], now, tonumber(due), tokens)
     end
   end

@@ -2,8 +2,11 @@
 -- @include lib/state.lua
 -- @include lib/limit_keys.lua
 
+-- Returns "{queue}"; nil if its keys are in another slot, where "%" stands for their queue. The scripts of the request cannot reach
+-- them. So they return what leaves the keys among the tokens, for the lane "-": "<k>.<g>~<op>" of a lease, "<k>.<g>" of a token.
 local function home_of(state)
-  return "{" .. string.match(state.gate.keys, "^[^%%]*") .. "}"
+  local queue = string.match(state.gate.keys, "^[^%%]+")
+  return queue and "{" .. queue .. "}"
 end
 
 local function name_of_lease(k, g)
@@ -17,16 +20,21 @@ local function token_suffix(state)
   return gate.keys == "" and suffix or suffix .. string.match(gate.keys, "%%.*$")
 end
 
--- Removes the token of a permit that is queued no more from the keys of the request.
-local function withdraw_token(state, k, g)
-  if state.gate.keys ~= "" then
-    drop_token(home_of(state), name_of_lease(k, g) .. token_suffix(state))
+-- Removes from the keys of the request the token of a permit that is queued no more; or gives back the keys of its lease, if `op` is
+-- that of its acquire. `given`: what mint returns of keys in another slot.
+local function leave_keys(state, k, g, op)
+  if state.gate.keys == "" then
+    return
   end
-end
-
-local function release_keys(state, k, g)
-  if state.gate.keys ~= "" then
-    give_back_keys(home_of(state), state.gate.keys, name_of_lease(k, g))
+  local home = home_of(state)
+  if not home then
+    local given = state.given or {}
+    state.given = given
+    given[#given + 1], given[#given + 2], given[#given + 3] = "-", k .. "." .. g .. (op and "~" .. op or "") .. token_suffix(state), 0
+  elseif op then
+    give_back_keys(home, state.gate.keys, name_of_lease(k, g))
+  else
+    drop_token(home, name_of_lease(k, g) .. token_suffix(state))
   end
 end
 
@@ -45,13 +53,13 @@ end
 
 -- Gives back the keys of all permits and the place of the request, and removes their tokens from the lines. `all`: the permits as all_permits returns them.
 -- @rare
-local function leave_keys(state, all)
+local function leave_all_keys(state, all)
   for i = 1, #all, 2 do
-    local kind, text = string.match(all[i + 1], "^([qh]):(.*)$")
-    if kind == "q" then
-      withdraw_token(state, all[i], string.match(text, "^%d+"))
-    elseif kind == "h" then
-      release_keys(state, all[i], string.match(text, "^%d+:(%d+)"))
+    local queued, held, op = string.match(all[i + 1], "^q:(%d+)"), string.match(all[i + 1], "^h:%d+:(%d+):(%x*)")
+    if queued then
+      leave_keys(state, all[i], queued)
+    elseif held then
+      leave_keys(state, all[i], held, op)
     end
   end
   if is_ordered(state) then

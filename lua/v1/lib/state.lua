@@ -36,14 +36,15 @@ end
 
 -- Returns what retire needs: state, born, total, done, dead, cancelled, ended, priority, reason, retain_ms, opened.
 -- Here retain_ms is how long the id is known.
--- opened = "<reopened>:<since>", or "" if the request was never reopened.
+-- opened = "<reopened>:<since>", or "" if the request was never reopened. If this call has ended a request whose keys are in another
+-- slot, what leaves them follows, as mint returns it.
 local function summary(state)
   local cancelled, ended, reason = state.cancelled, state.ended, ""
   if not ended then  -- it ended before, or was stopped, and that has a reason
     cancelled, ended, reason = unpack(redis.call("HMGET", request, "cancelled", "ended", "reason"))
   end
   return {state.state, state.born, state.total, state.done, state.dead, tonumber(cancelled) or 0, tonumber(ended) or 0,
-    state.priority, reason or "", state.known_ms or state.retain_ms, state.reopened and state.reopened .. ":" .. state.since or ""}
+    state.priority, reason or "", state.known_ms or state.retain_ms, state.reopened and state.reopened .. ":" .. state.since or "", state.given}
 end
 
 -- ------------------------------------------------------------------ gate, as text

@@ -36,7 +36,7 @@ end
 local tokens = all_queued(state, now_ms(now), 0)
 if state.held == 0 then
   if state.gate.keys ~= "" then
-    leave_keys(state, all_permits(state))
+    leave_all_keys(state, all_permits(state))
   end
   redis.call("UNLINK", stream, counter, request, permits, leases, retries, results, dead, few, errors)
   if ids then

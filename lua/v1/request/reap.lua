@@ -68,7 +68,7 @@ local again = {}
 for i = missing, #ARGV - 1, 2 do
   local permit = ARGV[i] == "0" and is_first_waiting(state) and first_permit(state) or read_permit(ARGV[i])
   if permit.kind == "q" and permit.g == ARGV[i + 1] then
-    withdraw_token(state, ARGV[i], permit.g)
+    leave_keys(state, ARGV[i], permit.g)
     queue_permit(state, ARGV[i], now, permit.due, again)
   end
 end

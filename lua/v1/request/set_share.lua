@@ -28,7 +28,7 @@ local all = state.gate.keys ~= "" and all_permits(state) or {}
 for i = 1, #all, 2 do  -- while their tokens name the former share
   local g = string.match(all[i + 1], "^q:(%d+)")
   if g then
-    withdraw_token(state, all[i], g)
+    leave_keys(state, all[i], g)
   end
 end
 state.gate.turn = string.format("%d:%s", share, tenant)

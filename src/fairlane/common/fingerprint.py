@@ -15,6 +15,7 @@ from functools import lru_cache
 from typing import NamedTuple
 
 LENGTH = 10  # hex digits of a fingerprint
+FAILED_LAST = "attempts"  # the reason of a sub-request whose last attempt failed
 _MESSAGE = 300  # characters of a message that count
 
 _HEADER = "Traceback (most recent call last):"

@@ -18,7 +18,7 @@ from zlib import crc32
 from fairlane import settings
 from fairlane.errors import FairlaneError, InvalidArgument
 from fairlane.model import Token
-from fairlane.operations import limit_keys, tokens
+from fairlane.operations import apart_keys, limit_keys, tokens
 from fairlane.operations.lease import reap
 from fairlane.operations.shards import change_shards, read_shards
 from fairlane.operations.tokens import are_queued, push, was_seen
@@ -361,9 +361,7 @@ class Audit:
             except FairlaneError as error:
                 unread.append(error)
         if spread.names_keys:
-            named = await limit_keys.names_in_use(self._queue)
-            await limit_keys.check_all(self._queue, named)
-            found += await limit_keys.waiting_requests(self._queue, named)
+            found += await self._with_keys()
         return [*dict.fromkeys(found + later)], unread
 
     async def _with_turns(self, shard: int, there: Counter[bytes]) -> list[bytes]:
@@ -389,6 +387,13 @@ class Audit:
         if calls:
             await Batch(calls)
         return found
+
+    async def _with_keys(self) -> list[bytes]:
+        """Corrects what keys hold; returns the requests of tokens that wait for a key."""
+        named = await limit_keys.names_in_use(self._queue)
+        if await limit_keys.check_all(self._queue, named) is None:
+            await apart_keys.look_at(self._queue, named)
+        return await limit_keys.waiting_requests(self._queue, named)
 
     async def _used_lanes(self, shard: int) -> list[tuple[int, bytes]]:
         """Returns the lanes of a shard that may have tokens, each with its priority."""

@@ -12,7 +12,6 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from fairlane import settings
 from fairlane.errors import (
     FairlaneError,
     InvalidArgument,
@@ -26,15 +25,12 @@ from fairlane.errors import (
 from fairlane.model import ENDED_STATES
 from fairlane.operations.admission import Admission
 from fairlane.operations.after import Life, circle_text, find_circles, lives_text
-from fairlane.operations.shards import Shards
+from fairlane.operations.intents import Intent, grace_ms, intend, read_intents, restore, withdraw
 from fairlane.operations.tokens import (
     count_stop,
-    drop_active,
     follow_up,
-    reschedule_active,
     retire,
     retire_all,
-    seen_to_exist,
 )
 from fairlane.protocol import keys, scripts
 from fairlane.protocol.lua import CANCELLED, library, signed
@@ -66,9 +62,9 @@ if TYPE_CHECKING:
 
 
 Chunk = list[bytes]
-NO_LIMITS = (
-    "limits and orders by key need a Redis where one server has all keys, which a cluster has not: "
-    "leave out `limits`, `order_key` and the limit of a task, or use a single server or Sentinel"
+NO_ORDER = (
+    "an order key needs a Redis where one server has all keys, which a cluster has not: "
+    "leave out `order_key`, or use a single server or Sentinel"
 )
 _DIGITS = 32  # of a link, hex: 128 bits
 VERSION = b"fairlane request 1"  # changes with the format of the digest
@@ -121,18 +117,18 @@ def _terms(policy: Policy) -> Terms:
 
 
 @lru_cache(maxsize=128)
-def _sent_extras(policy: Policy, lives: str = "") -> bytes:
+def _sent_extras(policy: Policy, lives: str = "", *, is_apart: bool = False) -> bytes:
     """Returns the extras as the scripts take them, with what no digest has.
 
-    That is the caller, the trace, the tasks, the fields that views hide, and which lives of the
-    requests in `after` are meant.
+    That is the caller, the trace, the tasks, the fields that views hide, which lives of the
+    requests in `after` are meant, and that the keys are in another slot than the request.
     """
-    apart = (
+    others = (
         *(("by", policy.by), ("trace", policy.trace), ("task", policy.task)),
-        ("redact", ",".join(policy.redact)),
+        *(("redact", ",".join(policy.redact)), ("apart", "1" if is_apart else "")),
     )
     extras = policy.extras_with(lives) if lives else policy.extras
-    lines = (extras, *(f"{name}={value}" for name, value in apart if value))
+    lines = (extras, *(f"{name}={value}" for name, value in others if value))
     return "\n".join(filter(None, lines)).encode()
 
 
@@ -220,7 +216,7 @@ class NewRequest:
     the requests that it starts after) are set by create. With `takes_back` an error of its caller
     withdraws an incomplete request. `guard` is run before another request of the id is cancelled,
     replaced or added to, and raises to prevent that. `unsure` is the digest with a chunk whose
-    reply was lost.
+    reply was lost. `is_apart`: its limits by key are in another slot than the request.
     """
 
     id: str
@@ -236,6 +232,7 @@ class NewRequest:
     unsure: Digest | None = None
     ids: bytes = b""  # of the bodies, if they are to be distinct
     lives: str = ""  # see operations/after.py
+    is_apart: bool = False
 
     def begin(self, bodies: Chunk) -> None:
         """Makes these bodies its first chunk. Raises InvalidArgument for a key that is no text."""
@@ -433,7 +430,9 @@ def enqueue_calls(
     script = signed(library(), "enqueue", _ENQUEUE)
     for new, intent in pairs:
         own = terms(new.policy)
-        extras = _sent_extras(new.policy, new.lives) if new.lives else own.extras
+        extras = own.extras
+        if new.lives or new.is_apart:
+            extras = _sent_extras(new.policy, new.lives, is_apart=new.is_apart)
         args: list[Arg] = [
             b"", own.queue, own.policy, new.digest.hex, b"%d" % intent.score, b"%d" % new.open_ms,
             extras, intent.shards, over, *new.bodies,
@@ -441,80 +440,6 @@ def enqueue_calls(
         if new.policy.distinct:
             args.append(new.ids)
         yield TextCall(script, new.names, args, scripts.EnqueueReply.of)
-
-
-# ------------------------------------------------------------------ intents
-# Intents: the entries of `active` for requests that are about to be written.
-#
-# The score of an intent is a whole number, the moment at which the auditor looks for the request.
-# The score of a request that exists has a fraction. So an auditor that gave up an intent cannot
-# remove the entry of a request that exists.
-
-
-class Intent(NamedTuple):
-    """The score in `active` of a request that is about to be written, and the score before it."""
-
-    score: int
-    before: str  # the score as Redis wrote it; "0" = none
-    shards: str = ""  # where its tokens will go
-
-
-async def intend(policy: Policy, ids: Sequence[str], above: int = 0) -> tuple[int, list[Intent]]:
-    """Announces requests in `active`; returns the queue's bound (0 = none), and an intent for each.
-
-    `above` is a score that the auditor gave up. At most 400 ids, each once.
-    """
-    names = (keys.active(policy.queue), keys.conf(policy.queue))
-    grace = grace_ms(policy)
-    reply = await scripts.intend(names, grace=grace, above=above, ids=ids)
-    return reply.max_waiting, read_intents(ids, reply.shards, reply.scores)
-
-
-def grace_ms(policy: Policy) -> int:
-    """Returns for how many ms the auditor leaves an intent alone.
-
-    The auditor's first check must not be later than its first duty: the deadline, the end of the
-    ageing, the start after other requests. Each check costs calls, so there is a least time.
-    """
-    grace = settings.INTENT_GRACE_MS
-    least = grace // 5
-    dues = [due for due in (policy.deadline_ms, policy.ageing_ms) if due]
-    if policy.after:
-        dues.append(least)
-    return min(grace, max(min(dues, default=grace), least))
-
-
-def read_intents(ids: Sequence[str], shards: bytes, scores: Sequence[Any]) -> list[Intent]:
-    """Reads the reply of intend: the shards, then for each id its score and the former one."""
-    spread = Shards.of(shards) if shards else None
-    return [
-        Intent(score, before.decode(), spread.turned(request_id) if spread else "")
-        for request_id, score, before in zip(ids, scores[::2], scores[1::2], strict=True)
-    ]
-
-
-def withdraw(queue: str, request_id: str, intent: Intent) -> Call[Any]:
-    """Takes an intent back: the entry gets its former score, or is removed if it had none.
-
-    An entry that has another score by now stays: it is a newer intent, whose request may exist.
-    """
-    if intent.before != "0":
-        return reschedule_active(queue, [request_id, intent.score, intent.before])
-    return drop_active(queue, request_id, str(intent.score))
-
-
-def restore(queue: str, request_id: str, intent: Intent, *, is_over: bool) -> Call[Any] | None:
-    """Returns the step that undoes an intent for a request of this queue that existed already.
-
-    The entry gets its former score, with the mark of a request that exists. None = the entry was
-    missing, and the intent replaces it.
-    """
-    if is_over:
-        return withdraw(queue, request_id, intent)
-    if intent.before == "0":
-        return None
-    marked = seen_to_exist(int(float(intent.before)))
-    return reschedule_active(queue, [request_id, intent.score, marked])
 
 
 # ------------------------------------------------------------------ one server
@@ -533,13 +458,13 @@ async def submit_on_one_server(
     if len(parts) == 1:
         reply = await SingleServer(submit_call(group))
         if reply is None:
-            _refuse_limits(group)
+            _note_apart(group)
             return None
         return reply.max_waiting, _note_submitted(group, reply)
     calls = LazySteps(len(parts), map(submit_call, parts))
     replies = await SingleServer(Batch(calls, lenient=True))
     if replies is None:
-        _refuse_limits(group)
+        _note_apart(group)
         return None
     bound, left = 0, list[Begun]()
     for part, reply in zip(parts, replies, strict=True):
@@ -551,10 +476,12 @@ async def submit_on_one_server(
     return bound, left
 
 
-def _refuse_limits(group: Sequence[NewRequest]) -> None:
-    """Raises InvalidArgument if a request has limits or an order by key, which need one server."""
-    if any(new.policy.limits or new.policy.order_key for new in group):
-        raise InvalidArgument(NO_LIMITS)
+def _note_apart(group: Sequence[NewRequest]) -> None:
+    """Notes whose limits by key are in another slot. Raises InvalidArgument for an order key."""
+    if any(new.policy.order_key for new in group):
+        raise InvalidArgument(NO_ORDER)
+    for new in group:
+        new.is_apart = bool(new.policy.limits)
 
 
 def _note_submitted(part: Sequence[NewRequest], reply: SubmitReply) -> list[Begun]:
@@ -601,7 +528,7 @@ async def _enqueue(new: NewRequest, room: Admission, intent: Intent | None) -> E
             return reply
     while True:
         if intent is None:
-            room.bound, (intent,) = await intend(new.policy, [new.id], given_up)
+            room.bound, (intent,) = await intend([new], given_up)
         if reply is None:
             reply = await _enqueue_announced(new, room, intent, over)
         if reply.is_late:  # the auditor gave the intent up: a later one is needed
@@ -791,7 +718,10 @@ async def _create_group(group: Sequence[NewRequest]) -> tuple[int, list[Pending]
     """Creates what goes smoothly; returns the queue's bound, and what is to be created alone."""
     found = await submit_on_one_server(group)
     if found is None:
-        bound, intents = await intend(group[0].policy, [new.id for new in group])
+        try:
+            bound, intents = await intend(group)
+        except InvalidArgument:  # each has its own answer
+            return 0, [(new, None) for new in group]
         begun = [Begun(new, intent, None) for new, intent in zip(group, intents, strict=True)]
     else:
         bound, begun = found

@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from fairlane import settings
-from fairlane.common.fingerprint import fingerprint_of, read_failure
+from fairlane.common.fingerprint import FAILED_LAST, fingerprint_of, read_failure
 from fairlane.common.task_names import certain_tasks, count_task, read_tasks, task_of
 from fairlane.common.text import join_names, split_names
 from fairlane.errors import (
@@ -20,8 +20,8 @@ from fairlane.errors import (
 from fairlane.model import DeadChoice, outcome_of
 from fairlane.operations.call_words import call_words
 from fairlane.operations.completion import ERROR_DROPPED, error_texts_of_many
-from fairlane.operations.create import Intent, read_intents, withdraw
 from fairlane.operations.durability import confirm_requeue
+from fairlane.operations.intents import Intent, read_intents, withdraw
 from fairlane.operations.lease import new_op
 from fairlane.operations.request_state import (
     moment,
@@ -419,7 +419,6 @@ def _text(value: bytes) -> str:
 # a request also count what waits for a retry.
 
 
-FAILED_LAST = "attempts"  # the reason of a sub-request whose last attempt failed
 MOST_GROUPED = 100_000  # dead sub-requests of one request, or of a queue, that are grouped
 _MAX_EXAMPLES = 5  # requests of a group that are named
 
@@ -633,7 +632,7 @@ class _Requeue:
     async def _announce(self, above: int = 0) -> None:
         names = (keys.active(self._queue), keys.conf(self._queue))
         grace = settings.INTENT_GRACE_MS
-        reply = await scripts.intend(names, grace=grace, above=above, ids=[self._id])
+        reply = await scripts.intend(names, grace=grace, above=above, named="", ids=[self._id])
         (self._intent,) = read_intents([self._id], reply.shards, reply.scores)
 
     async def _withdraw(self) -> None:

@@ -103,7 +103,7 @@ def acquire_call(
     return TextCall(
         script, keys.request_keys(token.request_id),
         (b"", token.k, token.g, op, worker, started, b"%d" % count, is_shared, allowed, wait,
-         token.text if token.keys else b""),
+         token.text if token.keys and not token.is_apart else b""),
         scripts.AcquireReply.of,
     )  # fmt: skip
 

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from fairlane.errors import InvalidArgument
 from fairlane.model import Token
-from fairlane.operations.create import NO_LIMITS
+from fairlane.operations.create import NO_ORDER
 from fairlane.operations.tokens import FIRST, parse
 from fairlane.options import check_whole
 from fairlane.options_table import BY_NAME
@@ -91,12 +91,10 @@ async def set_key(queue: str, name: str, limit: int | None) -> int | None:
 async def _set(queue: str, name: str, limit: int | None, by: str) -> int | None:
     names = (*keys.of_limits(queue), keys.limit_key(queue, name))
     call = scripts.set_key_limit(names, name=name, limit=limit or 0, by=by)
-    reply = await SingleServer(call)
-    if reply is None:
-        raise InvalidArgument(NO_LIMITS)
+    reply = await call
     former = reply.former
-    while reply is not None and reply.is_more:  # one call starts a part of what waits
-        reply = await SingleServer(call)
+    while reply.is_more:  # one call starts a part of what waits
+        reply = await call
     return int(former) if former else None
 
 
@@ -109,7 +107,7 @@ async def resume_key(queue: str, name: str) -> str | None:
     names = (*keys.of_limits(queue), keys.limit_key(queue, ORDER + name))
     resumed = await SingleServer(scripts.resume_key(names, name=ORDER + name))
     if resumed is None:
-        raise InvalidArgument(NO_LIMITS)
+        raise InvalidArgument(NO_ORDER)
     return resumed.decode() or None
 
 
@@ -247,7 +245,7 @@ async def find_waiting(queue: str, request_id: str) -> InKeys | None:
     permits = dict.fromkeys((one.k, one.g) for one in request_hash.queued(stored))
     permits[FIRST] = None  # it may have no field
     tokens = [Token(request_id, k, g, turn, limits).text for k, g in permits]
-    for name in (part.partition("=")[0] for part in limits.split(",") if part):
+    for name in Token(request_id, *FIRST, turn, limits).key_names:
         zset = keys.limit_key(queue, name)
         if name.startswith(ORDER):
             score = await Command(b"ZSCORE", zset, request_id)
@@ -310,8 +308,7 @@ class TaskLimit(NamedTuple):
 async def register_tasks(queue: str, wanted: Mapping[str, int | None]) -> list[TaskLimit]:
     """Sets the limits of tasks, None = it has none; returns those that were others before.
 
-    A number that a person has set stays in force. Raises InvalidArgument if a task has a limit, and
-    no server has all keys.
+    A number that a person has set stays in force.
     """
     found = list[TaskLimit]()
     for task, limit, stored in await _of_tasks(queue, wanted):
@@ -402,8 +399,11 @@ async def names_in_use(queue: str) -> list[str]:
     return list(dict.fromkeys(found))
 
 
-async def check_all(queue: str, names: Sequence[str]) -> int:
-    """Corrects what damage has left in these keys; returns how many entries."""
+async def check_all(queue: str, names: Sequence[str]) -> int | None:
+    """Corrects what damage has left in these keys; returns how many entries.
+
+    None = no server has all keys, and nothing was done: see operations/apart_keys.py.
+    """
     count = 0
     for first in range(0, len(names), _CHECKED):
         part = names[first : first + _CHECKED]
@@ -414,16 +414,21 @@ async def check_all(queue: str, names: Sequence[str]) -> int:
             for name, size in zip(part, sizes, strict=True)
         ]
         for group, size in _groups(part, sizes):
-            count += await _check_group(queue, group, size)
+            corrected = await _check_group(queue, group, size)
+            if corrected is None:
+                return None
+            count += corrected
     return count
 
 
-async def _check_group(queue: str, names: Sequence[str], size: int) -> int:
-    """Checks keys that have so many entries, a part of them in each script."""
+async def _check_group(queue: str, names: Sequence[str], size: int) -> int | None:
+    """Checks keys that have so many entries, a part of them in each script; None in a cluster."""
     first = count = 0
     for _ in range(0, max(1, size), _ENTRIES):
         call = scripts.check_keys(keys.of_limits(queue), first=first, most=_ENTRIES, names=names)
-        corrected = await SingleServer(call) or 0
+        corrected = await SingleServer(call)
+        if corrected is None:
+            return None
         count += corrected
         first += _ENTRIES - corrected
     return count
@@ -458,10 +463,9 @@ async def waiting_requests(queue: str, names: Sequence[str]) -> list[bytes]:
 async def wait_in_line(queue: str, tokens: Sequence[Token]) -> set[str]:
     """Returns the texts of those tokens that wait for one of their keys."""
     asked = [
-        (token.text, Command(b"ZSCORE", keys.limit_key(queue, part.partition("=")[0]), token.text))
+        (token.text, Command(b"ZSCORE", keys.limit_key(queue, name), token.text))
         for token in tokens
-        for part in token.keys.split(",")
-        if part
+        for name in token.key_names
     ]
     scores: list[Any] = await run_all([command for _, command in asked])
     return {

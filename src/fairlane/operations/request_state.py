@@ -99,7 +99,7 @@ def progress_in(request_id: str, detail: dict[str, str], held: int) -> Progress:
 
 def limits_in(detail: Mapping[str, str]) -> Limits:
     """Returns the keys of a request with their limits, from what `detail_of` read."""
-    parts = detail.get("keys", "").partition("%")[2].split(",")
+    parts = detail.get("keys", "").partition("%")[2].removeprefix("%").split(",")
     named = [part for part in parts if part and not part.startswith("!")]
     return read_limits("limits", named)
 

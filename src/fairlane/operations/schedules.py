@@ -24,7 +24,7 @@ from fairlane.errors import (
     type_of,
 )
 from fairlane.operations.after import logged_states
-from fairlane.operations.create import GROUP, NO_LIMITS, Digest, NewRequest, create, create_one
+from fairlane.operations.create import GROUP, NO_ORDER, Digest, NewRequest, create, create_one
 from fairlane.operations.durability import check_replicas, confirm_submission
 from fairlane.operations.limit_keys import in_force
 from fairlane.operations.tokens import was_seen
@@ -437,7 +437,7 @@ async def put_schedule(queue: str, name: str, wanted: Definition) -> Schedule:
             )
             reply = await (SingleServer(call) if is_ordered else call)
             if reply is None:
-                raise InvalidArgument(NO_LIMITS)
+                raise InvalidArgument(NO_ORDER)
             if reply.is_changed:
                 continue
         stored = await _read(queue, name)

@@ -20,7 +20,7 @@ from fairlane.common.clock import ms_of
 from fairlane.common.text import shortened
 from fairlane.errors import FairlaneError, InvalidArgument, NotDurable, ReceiptExpired, type_of
 from fairlane.model import Verdict, result_head
-from fairlane.operations import admission, rates, tokens, workers
+from fairlane.operations import admission, apart_keys, rates, tokens, workers
 from fairlane.operations.audit import Audit
 from fairlane.operations.completion import is_place, parse_results, trim
 from fairlane.operations.durability import confirm_settled
@@ -29,11 +29,19 @@ from fairlane.operations.lease import acquire_call, complete, extend, give_back,
 from fairlane.operations.rates import acquire_rated, parse_queue_rate
 from fairlane.operations.schedules import fire
 from fairlane.operations.shards import served
-from fairlane.operations.tokens import follow_up, parse, pop, pop_ahead, push
+from fairlane.operations.tokens import (
+    Minted,
+    follow_up,
+    insert_tokens,
+    parse,
+    pop,
+    pop_ahead,
+    push,
+)
 from fairlane.options import check_whole
 from fairlane.protocol import keys, request_hash, scripts
 from fairlane.protocol.request_hash import as_text, hmget, parse_fields
-from fairlane.protocol.steps import Batch, Command, Pause, call_each, run_each_or_error
+from fairlane.protocol.steps import Batch, Command, Pause, call_each, run_all, run_each_or_error
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -558,7 +566,11 @@ async def exchange_tokens(
         raw = await tokens.take_turns(taker.queue, popped.lane, words)
     except FairlaneError as error:  # the audit adds the placeholders that are missing
         return TakeRound([], error)
-    found, failure, used = await _exchange(taker, raw, visible_ms)
+    try:
+        wanted = await _with_keys(taker.queue, popped.lane, raw)
+    except FairlaneError as error:  # a look at the keys finds what was taken
+        return TakeRound([], error)
+    found, failure, used = await _exchange(taker, wanted, visible_ms)
     if rate is not None and used < len(words):
         with suppress(FairlaneError):  # then that many sub-requests start later
             await rates.refund([(rate, len(words) - used)])
@@ -577,18 +589,30 @@ async def _allowed(popped: Popped, rate: Rate) -> tuple[list[bytes], float]:
     return words, max(wait_ms, 1) / 1000 if rest else 0.0
 
 
+async def _with_keys(queue: str, lane: bytes, raw: Sequence[bytes]) -> list[tuple[Token, bytes]]:
+    """Returns the tokens with new ops, without those whose keys are full in another slot."""
+    wanted = [(token, new_proof(queue)) for word in raw if (token := parse(word)) is not None]
+    apart = [one for one in wanted if one[0].is_apart]
+    if not apart:
+        return wanted
+    replies = await run_all(apart_keys.take(queue, lane, apart))
+    taken = [is_taken for reply in replies for is_taken in reply]
+    full = [one for one, is_taken in zip(apart, taken, strict=True) if not is_taken]
+    return [one for one in wanted if one not in full]
+
+
 async def _exchange(
-    taker: Taker, raw: Sequence[bytes], visible_ms: int
+    taker: Taker, wanted: Sequence[tuple[Token, bytes]], visible_ms: int
 ) -> tuple[list[Delivery], FairlaneError | None, int]:
     """Returns what these tokens brought, the first error, and how many leases were granted."""
-    tokens = [token for word in raw if (token := parse(word)) is not None]
-    ops = [new_proof(taker.queue) for _ in tokens]
+    tokens, ops = [token for token, _ in wanted], [op for _, op in wanted]
     name = taker.name_of()
     asked = [_acquire(name, token, op) for token, op in zip(tokens, ops, strict=True)]
     replies = await call_each([ask(None) for ask in asked])
     failure: FairlaneError | None = None
     granted: list[Slice] = []
     settled: list[tuple[str, Reply]] = []
+    unused = list[Minted]()
     for token, op, ask, reply in zip(tokens, ops, asked, replies, strict=True):
         try:
             if isinstance(reply, FairlaneError):
@@ -599,9 +623,12 @@ async def _exchange(
             failure = failure or error
             continue
         settled.append((token.request_id, reply))
+        if token.is_apart and not reply.is_ok:
+            unused.append(apart_keys.given_back(token, op))
         if (taken := slice_of(token, op, reply)) is not None and taken.entries:
             granted.append(taken)
-    found, refused = await _hold(taker.queue, granted, settled, visible_ms)
+    after = [*follow_up(taker.queue, *settled), *insert_tokens(taker.queue, unused)]
+    found, refused = await _hold(taker.queue, granted, after, visible_ms)
     return found, failure or refused, len(granted)
 
 
@@ -617,9 +644,9 @@ def _acquire(
 
 
 async def _hold(
-    queue: str, granted: list[Slice], settled: list[tuple[str, Reply]], visible_ms: int
+    queue: str, granted: list[Slice], after: Sequence[Call[Any]], visible_ms: int
 ) -> tuple[list[Delivery], FairlaneError | None]:
-    """Sets the length of new leases, and makes the calls that the acquires ask for, in one batch.
+    """Sets the length of new leases, and makes the calls that follow the acquires, in one batch.
 
     Until then a lease lasts as long as its request says. So a program that dies before loses
     nothing.
@@ -628,7 +655,7 @@ async def _hold(
         extend(taken.request_id, taken.k, taken.fence.decode(), taken.op.decode(), visible_ms)
         for taken in granted
     ]
-    replies = await run_each_or_error([*terms, *follow_up(queue, *settled)])
+    replies = await run_each_or_error([*terms, *after])
     errors = [reply for reply in replies if isinstance(reply, FairlaneError)]
     found: list[Delivery] = []
     for taken, reply in zip(granted, replies, strict=False):

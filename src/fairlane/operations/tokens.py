@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 Part = tuple[list[Arg], list[Arg]]  # what goes to one lane: tokens now; tokens later, each with ms
 Minted = tuple[str, list[Any]]  # a request and its tokens: flat lane, permit, delay ms, from mint
 Ending = tuple[str, Sequence[Any]]  # a request and its summary, as the reply `ended` brings it
+GIVEN = b"-"  # stands for the lane of what leaves its keys, see lua/v1/lib/request_limits.lua
 _MOST = 900  # arguments of one call
 _MOST_ENDINGS = 75
 
@@ -39,13 +40,15 @@ def insert_tokens(queue: str, minted: Iterable[Minted]) -> list[Call[Any]]:
     parts: dict[bytes, Part] = {}  # by lane
     placed: dict[bytes, list[Arg]] = {}  # by lane: tokens that wait among those of their tenant
     keyed = list[tuple[bytes, bytes]]()  # lane and token of those that name keys
+    given = list[tuple[bytes, bytes]]()  # what leaves keys: before others are placed
     size = 0
     for request_id, tokens in minted:
         name = request_id.encode()
         for at in range(0, len(tokens), 3):
             lane, permit, delay = tokens[at : at + 3]
             if not delay and b"%" in permit:
-                keyed.append((lane, name + b"#" + permit))
+                row = lane, name + b"#" + permit
+                (given if lane == GIVEN else keyed).append(row)
                 continue
             if size > _MOST - 5:  # a lane's three arguments and two for a token
                 calls += _insertions(queue, parts)
@@ -66,7 +69,7 @@ def insert_tokens(queue: str, minted: Iterable[Minted]) -> list[Call[Any]]:
                 part[0].append(token)
                 size += 1
     calls = [*calls, *_insertions(queue, parts)] if parts else calls
-    calls += place_tokens(queue, keyed)
+    calls += place_tokens(queue, given + keyed)
     return [*add_turns(queue, placed), *calls] if placed else calls
 
 
@@ -133,7 +136,7 @@ def retire(queue: str, request_id: str, summary: Sequence[Any]) -> Call[Any]:
 
 def retire_all(queue: str, ended: Iterable[Ending]) -> list[Call[Any]]:
     """Returns the calls that move ended requests from `active` into the completion log."""
-    endings = [(request_id, Summary._make(summary)) for request_id, summary in ended]
+    endings = [(request_id, Summary(*summary)) for request_id, summary in ended]
     if not endings:
         return []
     parts = [endings[at : at + _MOST_ENDINGS] for at in range(0, len(endings), _MOST_ENDINGS)]
@@ -144,7 +147,7 @@ def retire_all(queue: str, ended: Iterable[Ending]) -> list[Call[Any]]:
             least=settings.MARKER_LEAST_MS,
             longest=settings.MARKER_MS,
             most=settings.LOG_MOST,
-            endings=[arg for request_id, summary in part for arg in (request_id, *summary)],
+            endings=[arg for request_id, end in part for arg in (request_id, *end.logged)],
         )
         for part in parts
     ]
@@ -488,6 +491,11 @@ def without_stale(counts: dict[Place, int], stale: Counter[int]) -> tuple[dict[i
 # What a reply asks its caller to do next: dispatch the tokens, or log the end of the request.
 
 
+def given_up(request_id: str, summary: Summary) -> list[Minted]:
+    """Returns what leaves keys in another slot, because this call has ended its request."""
+    return [(request_id, [*summary.given])] if summary.given else []
+
+
 def follow_up(queue: str, *replies: tuple[str, Reply]) -> list[Call[Any]]:
     """Returns the calls that follow these replies, each given with its request.
 
@@ -497,6 +505,7 @@ def follow_up(queue: str, *replies: tuple[str, Reply]) -> list[Call[Any]]:
     for request_id, reply in replies:
         if reply.is_ended:
             ended.append((request_id, reply.summary))
+            minted += given_up(request_id, reply.summary)
         elif reply.has_tokens and (tokens := reply.tokens):
             minted.append((request_id, tokens))
     return [*insert_tokens(queue, minted), *retire_all(queue, ended)]

@@ -8,6 +8,7 @@ from zlib import crc32
 from fairlane import settings
 from fairlane.common.text import of_queue
 from fairlane.errors import FairlaneError, InvalidArgument, RedisUnreachable
+from fairlane.operations import apart_keys
 from fairlane.operations.after import DONE, endings_of, lives_text, read_lives
 from fairlane.operations.lease import reap
 from fairlane.operations.pause import QueuePause, read_until, remedy
@@ -38,6 +39,7 @@ from fairlane.protocol.steps import (
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
+    from fairlane.model import Token
     from fairlane.protocol.lua import Reply
     from fairlane.protocol.scripts import (
         GlanceReply,
@@ -461,9 +463,11 @@ async def take_over(queue: str, worker: str, started: str) -> int:
     """
     fields = await Command(b"HGETALL", keys.taken(queue, worker))
     wanted: dict[str, list[str]] = {}
+    apart: list[Token] = []
     for raw in (token for tokens in fields[1::2] for token in tokens.split()):
         if (token := parse(raw)) is not None:
             wanted.setdefault(token.request_id, []).extend((token.k, token.g))
+            apart += [token] if token.is_apart else []
     todo = list(wanted)
     error: FairlaneError | None = None
     while todo:
@@ -482,6 +486,10 @@ async def take_over(queue: str, worker: str, started: str) -> int:
                 continue
             if goes_on(reply) and reply.look_ms == NOW:
                 todo.append(name)  # the worker held more than one call takes back
+    try:
+        await apart_keys.look_at_tokens(queue, apart)
+    except FairlaneError as failure:  # the audit looks later
+        error = error or failure
     await unregister_worker(queue, worker, started)
     if error is not None:
         raise error

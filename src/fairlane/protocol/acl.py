@@ -97,9 +97,9 @@ ROLES = {
             " drop_active due_schedules enqueue exchange expire_leftovers"
             " expire_workers extend glance hand_chosen hand_over hasten heartbeat hold hold_rate"
             " insert_tokens intend join join_chosen list_chosen list_dead move_tick open_gate"
-            " place_tokens check_keys promote push put_schedule reap refund"
+            " place_tokens check_keys look_at_keys promote push put_schedule reap refund"
             " register_worker report_backlog reschedule_active restore_active retire seal"
-            " set_key_limit set_shards stand_in submit take take_turns unregister_worker"
+            " set_key_limit set_shards stand_in submit take take_keys take_turns unregister_worker"
         ),
         _words(
             "exists get getbit getrange hdel hexists hget hgetall hincrby hlen hmget hscan hset"

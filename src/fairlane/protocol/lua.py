@@ -77,6 +77,12 @@ class Summary(NamedTuple):
     reason: bytes
     retain_ms: int
     opened: bytes
+    given: Sequence[Any] = ()  # what leaves keys in another slot, as tokens for no lane
+
+    @property
+    def logged(self) -> tuple[Any, ...]:
+        """Returns the values that the completion log gets."""
+        return tuple(self)[:-1]
 
     @property
     def reopened(self) -> int:
@@ -173,7 +179,7 @@ def _kind(of: type[Reply], word: str, fields: list[str], words: Sequence[str]) -
 
 def _getter(field: str, position: int) -> Callable[[Reply], Any]:
     if field == "summary":
-        return lambda reply: Summary._make(reply[position])
+        return lambda reply: Summary(*reply[position])
     if field.endswith("?"):
         return lambda reply: reply[position] if len(reply) > position else None
     if field.endswith("..."):

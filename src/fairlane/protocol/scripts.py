@@ -933,10 +933,16 @@ class IntendReply(Reply):
 
 
 def intend(
-    keys: Sequence[bytes], *, grace: Arg, above: Arg, ids: Iterable[Arg] = (), now: Arg = ""
+    keys: Sequence[bytes],
+    *,
+    grace: Arg,
+    above: Arg,
+    named: Arg,
+    ids: Iterable[Arg] = (),
+    now: Arg = "",
 ) -> Call[IntendReply]:
     """The producer's first step."""
-    return _call("intend", keys, (now, grace, above, *ids), IntendReply.of)
+    return _call("intend", keys, (now, grace, above, named, *ids), IntendReply.of)
 
 
 class JoinReply(Reply):
@@ -1105,6 +1111,16 @@ def list_dead(keys: Sequence[bytes], *, after: Arg, count: Arg) -> Call[list[Any
     may be big.
     """
     return _call("list_dead", keys, (after, count), _plain)
+
+
+def look_at_keys(
+    keys: Sequence[bytes], *, look_ms: Arg, within: Arg, wanted: Iterable[Arg] = (), now: Arg = ""
+) -> Call[list[Any]]:
+    """
+    Returns what keys hold for requests in other slots and should be looked at, and what was
+    called.
+    """
+    return _call("look_at_keys", keys, (now, look_ms, within, *wanted), _plain)
 
 
 def measure_stream(keys: Sequence[bytes]) -> Call[list[Any]]:
@@ -1870,6 +1886,16 @@ def take(
 ) -> Call[TakeReply]:
     """Takes sub-requests from the bucket of a rate."""
     return _call("take", keys, (now, interval, burst, weight, want, waited), TakeReply.of)
+
+
+def take_keys(
+    keys: Sequence[bytes], *, look_ms: Arg, rows: Iterable[Arg] = (), now: Arg = ""
+) -> Call[list[int]]:
+    """
+    Takes all keys of each token, or none, for the acquire with its op, where the keys are
+    in another slot than the request.
+    """
+    return _call("take_keys", keys, (now, look_ms, *rows), _plain)
 
 
 class TakeMessagesReply(Reply):

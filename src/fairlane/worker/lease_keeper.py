@@ -10,7 +10,7 @@ from fairlane import settings
 from fairlane.common import clock
 from fairlane.common.text import join_names, plural
 from fairlane.errors import FairlaneError, NodeAway, RedisUnreachable
-from fairlane.operations import tokens, workers
+from fairlane.operations import apart_keys, tokens, workers
 from fairlane.operations.lease import (
     acquire,
     acquire_call,
@@ -155,7 +155,10 @@ class UnansweredAcquires:
             if (left := record.abandoned_acquire()) and (token := tokens.parse(left[0]))
         ]
         calls = [acquire_call(token, self._worker, self._started, 1, op) for _, token, op in asked]
+        apart = [token for _, token, _ in asked if token.is_apart]
         try:
+            if apart:
+                self._driver.run(apart_keys.make_stale(self._queue, apart))
             replies = self._driver.run(send_all(calls, math.inf))
         except FairlaneError as error:
             replies = [error] * len(calls)
@@ -186,12 +189,17 @@ class UnansweredAcquires:
                 await self._undo(token, op, found)
 
     async def _put_back(self, token: Token, op: bytes) -> None:
+        if token.is_apart:  # otherwise a lease could be granted now, without its keys
+            await apart_keys.make_stale(self._queue, [token])
         reply, _ = await acquire(token, self._worker, self._started, 1, op=op)
         await self._undo(token, op, reply)
 
     async def _undo(self, token: Token, op: bytes, reply: AcquireReply) -> None:
         """Follows up the reply of an acquire, and returns the lease that it granted."""
-        if calls := follow_up(self._queue, (token.request_id, reply)):
+        calls = follow_up(self._queue, (token.request_id, reply))
+        if token.is_apart and not reply.is_ok:
+            calls += tokens.insert_tokens(self._queue, [apart_keys.given_back(token, op)])
+        if calls:
             await Batch(calls)
         if reply.is_ok:
             call = give_back(

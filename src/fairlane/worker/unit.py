@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections import OrderedDict
+from contextlib import suppress
 from dataclasses import dataclass, field
 from itertools import chain
 from typing import TYPE_CHECKING, Any
@@ -13,7 +14,7 @@ from fairlane import settings
 from fairlane.common import clock
 from fairlane.common.rate import rate_of_queue
 from fairlane.errors import FairlaneError, NodeAway
-from fairlane.operations import tokens
+from fairlane.operations import apart_keys, tokens
 from fairlane.operations.lease import acquire_call, new_op, slice_of
 from fairlane.operations.rates import acquire_rated
 from fairlane.operations.tokens import parse
@@ -365,6 +366,7 @@ class FollowUps:
         """Adds what a reply contains: tokens, or the end of its request."""
         if reply.is_ended:
             self.endings.append((request_id, reply.summary))
+            self.minted += tokens.given_up(request_id, reply.summary)
         elif reply.has_tokens and (minted := reply.tokens):
             self.minted.append((request_id, minted))
 
@@ -567,9 +569,13 @@ async def acquire(
     if not pending:
         return Acquired(returned.lane)
     before = returned.calls()
-    count = len(before)
     steps: Sequence[Command | Call[Any]] = [*before, *unit.note(raw)]
-    first = len(steps)
+    if any(one.token.is_apart for one in pending):
+        pending = await _take_keys(unit, pending, steps, before, returned.lane)
+        if not pending:
+            return Acquired(returned.lane)
+        before = steps = []
+    count, first = len(before), len(steps)
     calls = (
         acquire_call(one.token, unit.worker, unit.started, one.count, one.op, shared=shared)
         for one in pending
@@ -586,10 +592,77 @@ async def acquire(
         answers = replies[first:]
         if any(map(_is_rated, answers)):
             answers = await _ask_again(unit, pending, answers, shared=shared)
-        return _note_all(unit, pending, answers, sent, returned, shared=shared)
+        acquired = _note_all(unit, pending, answers, sent, returned, shared=shared)
     except FairlaneError:
         forget(unit, [one.record for one in pending])
         raise
+    await _give_back_unused(unit, pending, answers, acquired, returned)
+    return acquired
+
+
+async def _take_keys(
+    unit: Unit,
+    pending: list[PendingAcquire],
+    steps: Sequence[Command | Call[Any]],
+    before: Sequence[Command | Call[Any]],
+    lane: bytes,
+) -> list[PendingAcquire]:
+    """Sends `steps`, and takes the keys that are in another slot than their requests.
+
+    Returns the acquires that may go on. The tokens of the others wait for a key. `before` are the
+    first of the steps. Raises errors of Redis; a look at the keys finds what was taken.
+    """
+    apart = [one for one in pending if one.token.is_apart]
+    calls = apart_keys.take(unit.queue, lane, [(one.token, one.op) for one in apart])
+    count = len(before)
+    try:
+        batch = Batch([*steps, *calls], lenient=True, away_s=settings.AWAY_S)
+        replies = await ask_all(batch)
+        keep_unsent(unit, before, replies[:count])
+        log_refusals(replies[:count])
+        taken = list[int]()
+        for reply in replies[len(steps) :]:
+            if isinstance(reply, FairlaneError):
+                raise reply
+            taken += reply
+    except FairlaneError:
+        forget(unit, [one.record for one in pending])
+        raise
+    full = [one.record for one, is_taken in zip(apart, taken, strict=True) if not is_taken]
+    for record in full:
+        record.end_acquire()
+        unit.free.append(record)
+    return [one for one in pending if one.record not in full]
+
+
+async def _give_back_unused(
+    unit: Unit,
+    pending: list[PendingAcquire],
+    replies: Sequence[Any],
+    acquired: Acquired,
+    returned: FollowUps,
+) -> None:
+    """Gives back keys that were taken for acquires which were not granted, and never will be.
+
+    A look at the keys finds those of an acquire that may still be granted.
+    """
+    alone: list[Token] = []
+    for one, reply in zip(pending, replies, strict=True):
+        if not one.token.is_apart:
+            continue
+        if isinstance(reply, NodeAway) and not reply.was_sent:
+            returned.minted.append(apart_keys.given_back(one.token, one.op))
+        elif isinstance(reply, FairlaneError) or reply.is_ok:
+            continue
+        elif not reply.is_alone:
+            returned.minted.append(apart_keys.given_back(one.token, one.op))
+        else:
+            alone.append(one.token)
+            acquired.alone.remove(one.token)
+    if alone:  # such a token is valid, and a late copy of its acquire could be granted
+        unit.sizer.take_singly(len(alone))
+        with suppress(FairlaneError):
+            await apart_keys.look_at_tokens(unit.queue, alone)
 
 
 def _begin_all(unit: Unit, raw: list[bytes], share: float, most: int) -> list[PendingAcquire]:

@@ -5,12 +5,19 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING
 
+import pytest
+
 from tests.support.run.for_each import for_each
+from tests.support.servers import backends
 
 if TYPE_CHECKING:
     from tests.cli.program import Program
 
 
+ON_EACH = pytest.mark.parametrize("redis_server", backends.every(), indirect=True)
+
+
+@ON_EACH
 def test_keys_are_listed_shown_and_set(program: Program):
     for name in ("r1", "r2"):
         program("submit", program.file(b"a\n"), "--key", "api=1", "--key", "db=2", "--id", name)
@@ -64,6 +71,7 @@ def test_a_wrong_key_is_a_usage_error(program: Program, words: tuple[str, ...], 
     program("key", *words).refused(2, said)
 
 
+@ON_EACH
 def test_another_limit_is_refused_and_the_error_names_the_command(program: Program):
     program("submit", program.file(b"a\n"), "--key", "api=1", "--id", "r1")
     said = "key api has the limit 1 in queue req, not 2: submit with 1, or change it with"

@@ -105,7 +105,7 @@ HIDING = (
     "forward --from EVIL --to EVIL",
     *("results dead", "cancel cancelled", "cancel held --reason EVIL", "set strange --limit 2"),
     *("delete cancelled", "webhook list"),
-    *("stats", "demand", "queue show", "queues", "scripts verify"),
+    *("stats", "tasks", "demand", "queue show", "queues", "scripts verify"),
 )
 
 

@@ -137,7 +137,7 @@ def test_a_driver_may_go_on_in_another_event_loop(server: FakeServer):
 def test_forgotten_scripts_are_sent_whole(redis_url: str, redis_client: redis.Redis):
     def intend(name: str) -> Any:
         return scripts.intend(
-            (keys.active("req"), keys.conf("req")), ids=[name], grace=1, above=0, now=1
+            (keys.active("req"), keys.conf("req")), ids=[name], grace=1, above=0, named="", now=1
         )
 
     async def scene() -> None:

@@ -293,7 +293,7 @@ def nodes() -> Iterator[list[FakeServer]]:
 
 def intend() -> Any:
     return scripts.intend(
-        (keys.active("req"), keys.conf("req")), ids=["x"], grace=1, above=0, now=1
+        (keys.active("req"), keys.conf("req")), ids=["x"], grace=1, above=0, named="", now=1
     )
 
 

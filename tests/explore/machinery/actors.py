@@ -14,8 +14,8 @@ from fairlane.errors import ReceiptExpired
 from fairlane.model import Slice, Verdict, result_head
 from fairlane.operations import change, dead_letters, lease, rates, shards, tokens, workers
 from fairlane.operations.audit import Audit
-from fairlane.operations.create import Intent
 from fairlane.operations.flow_hand_over import hand_over, look_after_and_feed
+from fairlane.operations.intents import Intent
 from fairlane.operations.pause import resume_queue
 from fairlane.operations.rates import set_rate
 from fairlane.operations.schedules import Move, fire

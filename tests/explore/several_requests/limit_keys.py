@@ -262,6 +262,55 @@ class Ordered(Keyed):
         yield from super().errands(facts._replace(extra=facts.extra[:2]), now)
 
 
+class KeyedApart(Keyed):
+    """In a cluster each lease has its entries in the keys, from before its grant to after its end.
+
+    An entry without a lease has its look, which makes the token stale if that may be acquired.
+    """
+
+    one_server = False
+
+    def facts(self, said: Sequence[Any]) -> Facts:
+        """Names the op of each lease, as the entries of keys do."""
+        facts = super().facts(said)
+        content = dict(zip(self._names, said, strict=False))
+        leases = frozenset(
+            b"%b#%b.%b~%b" % (one.encode(), k, *text.split(b":")[2:4])
+            for one in self.requests
+            for k, text in (content.get(("tok", one)) or {}).items()
+            if text.startswith(b"h:")
+        )
+        looks = [
+            int(-score)
+            for name in self.names
+            for member, score in content.get((f"key {name}", "")) or ()
+            if score < 0 and member not in leases
+        ]
+        return facts._replace(extra=(facts.extra[0], leases, min(looks, default=0)))
+
+    def wrong_stand(self, facts: Facts) -> tuple[str, ...]:
+        zones, leases, _ = facts.extra
+        wrong = list(super(Keyed, self).wrong_stand(facts))
+        named = {name: _named(one) for name, one in ((REQUEST, facts), *facts.others.items())}
+        for key, zone in zones.items():
+            of_key = {one for one in leases if key in named[one.partition(b"#")[0].decode()]}
+            if not of_key <= zone.held:
+                wrong.append(f"key {key} holds {set(zone.held)}, the leases are {of_key}")
+            if len(zone.held) + len(zone.called) < zone.limit and zone.waiting:
+                wrong.append(f"key {key} has room, and {set(zone.waiting)} wait for it")
+            if (zone.held or zone.called or zone.waiting) and not zone.limit:
+                wrong.append(f"key {key} is in use without a limit")
+        return tuple(wrong)
+
+    def errands(self, facts: Facts, now: int) -> Iterator[tuple[str, tuple[Any, ...]]]:
+        """Adds the audit of what a key holds without a lease, and of what it has called."""
+        yield from super(Keyed, self).errands(facts, now)
+        zones, _, look = facts.extra
+        is_called = any(zone.called for zone in zones.values()) and not facts.lanes
+        if 0 < look < now or is_called:
+            yield "keeper audits keys", ("audit",)
+
+
 def _is_live(facts: Facts) -> bool:
     return bool(facts.fields) and not facts.is_over
 
@@ -290,6 +339,8 @@ def _named(facts: Facts) -> list[str]:
 
 def _place(score: float) -> str:
     """Returns the zone, and of a rank its lane and its ticket, as a score to be compared."""
+    if score < -1:
+        return f"held {int(-score)}"
     if score < 0:
         return "held"
     zone = "waits" if score >= LINE else "called"
@@ -303,7 +354,7 @@ def _zones(text: bytes, members: Sequence[tuple[bytes, float]]) -> Zones:
     def between(least: float, most: float) -> Iterator[bytes]:
         return (member for member, score in members if least <= score < most)
 
-    held, called = between(-1, 0), between(0, LINE - 1)
+    held, called = between(-LINE, 0), between(0, LINE - 1)
     waiting = between(LINE, 2 * LINE)
     return Zones(
         int(limit or 0), bool(is_set), frozenset(held), frozenset(called), frozenset(waiting)

@@ -221,7 +221,8 @@ class Player:
         """Takes the producer's first step; returns the score."""
         before = self.book.active.get(request_id, 0)
         score = self.book.intend(request_id, grace, above)
-        bound, _, *scores = self.dispatch("intend", ids=[request_id], grace=grace, above=above)
+        given: Any = {"grace": grace, "above": above, "named": ""}
+        bound, _, *scores = self.dispatch("intend", ids=[request_id], **given)
         agree(
             [scores[0], float(scores[1]), bound],
             [score, before, self.book.max_waiting],

@@ -8,7 +8,8 @@ import pytest
 
 from fairlane import settings
 from fairlane.errors import RedisFull
-from fairlane.operations.create import Digest, NewRequest, create_each, intend
+from fairlane.operations.create import Digest, NewRequest, create_each
+from fairlane.operations.intents import intend
 from fairlane.operations.submit import submit
 from fairlane.options import Policy
 from fairlane.protocol import keys
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from fairlane.drivers.sync import SyncDriver
-    from fairlane.operations.create import Intent
+    from fairlane.operations.intents import Intent
     from fairlane.queue import Queue
     from tests.support.scripts.requests import Lane
 
@@ -99,7 +100,7 @@ def test_what_a_full_redis_refused_leaves_nothing(lane: Lane):
 def test_an_intent_that_was_taken_back_is_not_used_again(lane: Lane, times: int):
     """Each try is announced again, because the auditor needs an intent for what is written."""
     policy = Policy()
-    _, (intent,) = lane.run(intend(policy, ["r1"]))
+    _, (intent,) = lane.run(intend([NewRequest("r1", policy, Digest(policy), [b"a"])]))
     operation = chunk_of("r1", policy, max_wait_s=60, announced=intent)
     total, names = refused(lane.driver, operation, "enqueue")
     first = ["confirm", "drop_active", "pause"]

@@ -6,15 +6,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from fairlane.operations.create import (
-    Digest,
-    Intent,
-    NewRequest,
-    create_each,
-    intend,
-    restore,
-    withdraw,
-)
+from fairlane.operations.create import Digest, NewRequest, create_each
+from fairlane.operations.intents import Intent, intend, restore, withdraw
 from fairlane.operations.tokens import drop_active
 from fairlane.options import Policy
 from fairlane.protocol import keys
@@ -37,9 +30,15 @@ def put_back(queue: str, request_id: str, intent: Intent) -> Any:
 either_step = pytest.mark.parametrize("undo", [withdraw, put_back], ids=["withdraw", "restore"])
 
 
+def new_request() -> NewRequest:
+    digest = Digest(Policy())
+    digest.add([b"a"])
+    return NewRequest("r1", Policy(), digest, [b"a"])
+
+
 def announced(driver: SyncDriver) -> Intent:
     """Announces one more producer of r1."""
-    _, (intent,) = driver.run(intend(Policy(), ["r1"]))
+    _, (intent,) = driver.run(intend([new_request()]))
     return intent
 
 
@@ -57,10 +56,7 @@ def test_an_acknowledged_request_stays_listed_when_an_older_intent_is_undone(
     first = announced(lane.driver)
     lane.abandon(first.score)
     older, newer = announced(lane.driver), announced(lane.driver)
-    digest = Digest(Policy())
-    digest.add([b"a"])
-    new = NewRequest("r1", Policy(), digest, [b"a"])
-    assert lane.run(create_each([(new, newer)], 0.0)) == {}
+    assert lane.run(create_each([(new_request(), newer)], 0.0)) == {}
     lane.run(once(undo("req", "r1", older)))
     lane.run(once(drop_active("req", "r1", str(first.score))))
     assert place(lane) == newer.score

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from tests.support.scripts.requests import Lane
 
 
-pytestmark = pytest.mark.parametrize("redis_server", backends.one(), indirect=True)
+on_one_server = pytest.mark.parametrize("redis_server", backends.one(), indirect=True)
 
 
 def take(queue: Queue, count: int = 10) -> list[Taken]:
@@ -298,6 +298,7 @@ def test_a_request_that_is_reopened_takes_its_keys_again(queue: Queue, lane: Lan
     assert queue.key("x").holders == ()
 
 
+@on_one_server
 def test_the_audit_checks_many_entries_in_several_calls(queue: Queue, lane: Lane):
     """It checks 1,000 in a call, also of one key."""
     for name in ("x", "y", "z"):
@@ -312,6 +313,7 @@ def test_the_audit_checks_many_entries_in_several_calls(queue: Queue, lane: Lane
     assert calls[1] - calls[0] == 5
 
 
+@on_one_server
 def test_the_audit_checks_each_entry_of_a_key_whose_entries_are_right(queue: Queue, lane: Lane):
     queue.submit_many([["a"]] * 2_100, limit=1, limits={"x": 10_000})
     lane.client.zadd(keys.limit_key("req", "x"), {"gone#0.7%x=1": LINE - 2})
@@ -327,6 +329,7 @@ def test_the_audit_finds_each_waiting_request_of_a_long_line(queue: Queue, lane:
     lane.client.delete(keys.limit_key("req", "x"))
 
 
+@on_one_server
 def test_the_audit_corrects_what_damage_has_left(queue: Queue, lane: Lane):
     queue.submit_request(["a"], id="r1", limits={"x": 1})
     lane.client.zadd(keys.limit_key("req", "x"), {"gone#0.7": -1, "r1#0.9%x=1": 3})
@@ -402,7 +405,13 @@ def test_every_key_agrees_with_all_requests_after_random_changes(
         queue.request(name).cancel()
     for one in held:
         one.done(b"")
-    assert all((one.held, one.called, one.waiting) == (0, 0, 0) for one in queue.keys().keys)
+    while in_use(queue) and lane.driver.is_cluster:  # a token may be there twice
+        assert take(queue) == []
+    assert not in_use(queue)
+
+
+def in_use(queue: Queue) -> bool:
+    return any(one.held or one.called or one.waiting for one in queue.keys().keys)
 
 
 def agree(queue: Queue, lane: Lane, ids: list[str], lowered: Counter[str]) -> None:
@@ -411,10 +420,13 @@ def agree(queue: Queue, lane: Lane, ids: list[str], lowered: Counter[str]) -> No
         zone = entries(lane, key.name)
         for member, score in zone.items():
             name, _, rest = member.partition("#")
-            k, _, g = rest.partition("%")[0].partition(".")
+            k, _, g = rest.partition("%")[0].partition("~")[0].partition(".")
             text = permits[name].get(k, "").split(":")
+            if score >= 0 and "%%" in rest:  # its pop finds whether it is stale
+                continue
             wanted = ["h", g] if score < 0 else ["q", g]
             assert [text[0], text[2 if score < 0 else 1]] == wanted, (member, text)
+            assert "~" not in rest or rest.partition("~")[2] == text[3]
         held = sum(
             text.startswith("h:") and key.name in dict.fromkeys(limits_of(lane, name))
             for name in ids
@@ -429,7 +441,8 @@ def agree(queue: Queue, lane: Lane, ids: list[str], lowered: Counter[str]) -> No
 
 def limits_of(lane: Lane, name: str) -> list[str]:
     gate: Any = lane.client.hget(keys.request_hash(name), "gate") or b""
-    return [part.partition("=")[0] for part in gate.decode().partition("%")[2].split(",") if part]
+    named = gate.decode().partition("%")[2].removeprefix("%")
+    return [part.partition("=")[0] for part in named.split(",") if part]
 
 
 def test_a_queue_that_is_spread_over_shards_refuses_keys(queue: Queue, lane: Lane):

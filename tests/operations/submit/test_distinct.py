@@ -20,12 +20,12 @@ from fairlane.operations.admission import Admission
 from fairlane.operations.create import (
     Created,
     Digest,
-    Intent,
     NewRequest,
     create_alone,
     enqueue_calls,
     submit_call,
 )
+from fairlane.operations.intents import Intent
 from fairlane.operations.submit import submit
 from fairlane.options import Policy
 from fairlane.protocol import keys

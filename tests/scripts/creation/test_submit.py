@@ -72,7 +72,9 @@ def in_three_steps(lane: Lane, bodies: list[bytes] | int, **given: Any) -> None:
     """Does the same in the steps that producers take in a cluster."""
     how = HOW | {"digest": "d1"} | given
     grace = how.pop("grace")
-    _, _, intent, _ = lane.call("intend", (ACTIVE, CONF), ids=[lane.id], grace=grace, above=0)
+    _, _, intent, _ = lane.call(
+        "intend", (ACTIVE, CONF), ids=[lane.id], grace=grace, above=0, named=""
+    )
     reply = lane.enqueue(bodies, **how | {"intent": intent})
     if reply[0] != b"ok":
         return

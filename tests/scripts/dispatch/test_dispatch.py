@@ -25,7 +25,7 @@ def intend(lane: Lane, request_id: str = "r1", grace: Any = 30_000, **given: Any
 
 
 def intend_all(lane: Lane, ids: list[str], **given: Any) -> list[Any]:
-    given = {"above": 0, "grace": 30_000} | given
+    given = {"above": 0, "grace": 30_000, "named": ""} | given
     return list(lane.call("intend", (ACTIVE, CONF), ids=ids, **given))
 
 

@@ -52,7 +52,7 @@ def test_a_full_redis_refuses_what_is_new_and_writes_nothing(lane: Lane):
             lambda: other.enqueue(3),
             lambda: other.enqueue([b"x" * 1000] * 1000),
             lambda: lane.append(3, chunk=2),
-            lambda: lane.call("intend", (ACTIVE, CONF), ids=["r2"], grace=1, above=0),
+            lambda: lane.call("intend", (ACTIVE, CONF), ids=["r2"], grace=1, above=0, named=""),
         ):
             with pytest.raises(RedisFull, match="full"):
                 refused()
@@ -100,7 +100,7 @@ def test_a_full_redis_retries_reaps_and_buries(lane: Lane):
 
 def test_workers_live_on_a_full_redis(lane: Lane):
     workers, record = keys.workers("req"), keys.worker("req", "w:1")
-    lane.call("intend", (ACTIVE, CONF), ids=["r2"], grace=1, above=0)
+    lane.call("intend", (ACTIVE, CONF), ids=["r2"], grace=1, above=0, named="")
     with full(lane.client):
         words = {"id": "w:1", "host": "box", "pid": 1, "started": 7, "ttl": 60_000, "late": 2_000}
         home = (workers, record, CONF, keys.task_stats("req"))

@@ -10,13 +10,14 @@ import pytest
 
 from fairlane.errors import FairlaneError
 from fairlane.model import Slice, Token, Verdict, result_head
-from fairlane.operations import completion, lease, request_state, tokens, workers
+from fairlane.operations import apart_keys, completion, lease, request_state, tokens, workers
 from fairlane.operations.audit import Audit
 from fairlane.operations.flow_hand_over import look_after_and_feed
 from fairlane.operations.submit import submit
 from fairlane.operations.topics import read_topic
 from fairlane.options import Policy
 from fairlane.protocol import keys
+from fairlane.protocol.lua import Summary
 from fairlane.protocol.steps import (
     Batch,
     Call,
@@ -212,11 +213,21 @@ def slice_of_a_token(driver: Any, count: int) -> Slice | None:
     """Returns a slice, if there is a token that is valid for one."""
     while (token := pop(driver)) is not None:
         held: Slice | None
-        reply, held = driver.run(lease.acquire(token, "w:1", "7", count))
+        op = lease.new_op()
+        if token.is_apart and not any(driver.do(_taking(token, op))):
+            continue
+        reply, held = driver.run(lease.acquire(token, "w:1", "7", count, op=op))
         insert(driver, "req", token.request_id, reply.tokens if reply.has_tokens else [])
+        if token.is_apart and held is None:
+            insert(driver, "req", *apart_keys.given_back(token, op))
         if held is not None:
             return held
     return None
+
+
+def _taking(token: Token, op: bytes) -> Call[list[int]]:
+    (call,) = apart_keys.take("req", keys.lanes("req")[5], [(token, op)])
+    return call
 
 
 def take(driver: Any, count: int = 1) -> Slice:
@@ -256,6 +267,7 @@ def settle(
     reply = driver.do(call)
     if reply[0] == b"ended":
         driver.do(tokens.retire("req", held.request_id, reply[1]))
+        insert(driver, "req", held.request_id, [*Summary(*reply[1]).given])
     elif reply[0] in {b"ok", b"already"}:
         insert(driver, "req", held.request_id, reply[-1])
     return bytes(reply[0])

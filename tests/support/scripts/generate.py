@@ -111,6 +111,7 @@ TYPES_OF = {
     ("pin_manifest", "position"): "bytes",
     ("set_shards", "left"): "bytes",
     ("stand_in", "left"): "bytes",
+    ("take_keys", "taken"): "list[int]",
     ("take_messages", "last"): "bytes",
 }
 

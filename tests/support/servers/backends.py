@@ -37,6 +37,7 @@ EVERYTHING = (*SCRIPTS, *OPERATIONS, "worker", "cli")
 # Their subject differs by kind: the way to the server, or scripts of a server with all keys.
 ON_BOTH_KINDS = (
     *("drivers", "operations/create", "operations/submit", "operations/lease/test_rates.py"),
+    "operations/lease/test_limit_keys.py",
     *("scripts/lease/test_exchange.py", "scripts/lease/test_exchange_rates.py"),
     *("scripts/creation/test_submit.py", "scripts/creation/test_distinct.py"),
     *("scripts/dispatch/test_place.py", "scripts/dispatch/test_limit_keys.py"),

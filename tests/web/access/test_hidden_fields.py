@@ -72,7 +72,7 @@ def commands(names: dict[str, str]) -> Iterator[list[str]]:
     for words in (
         *(["status"], ["list"], ["errors"], ["dead", "list"], ["workers"], ["completions"]),
         *(["stats"], ["demand"], ["queue", "show"], ["key", "list"], ["schedule", "list"]),
-        *(["flow", "list"], ["doctor"]),
+        *(["flow", "list"], ["doctor"], ["tasks"]),
     ):
         yield [*words, *QUEUE]
     yield ["queues"]

@@ -26,7 +26,7 @@ def put(serving: Serving, name: str, limit: Any, **headers: str) -> Any:
     return serving.call("PUT", f"/v1/keys/{name}", {"limit": limit}, **headers)
 
 
-@ON_ONE
+@pytest.mark.parametrize("redis_server", backends.every(), indirect=True)
 def test_keys_are_listed_shown_set_and_unset(serving: Serving):
     submit(serving, id="r1", bodies=["a"], limits={"api": 1})
     submit(serving, id="r2", bodies=["a"], limits={"api": 1})

@@ -175,8 +175,7 @@ def _show_queue(queue: Queue, filters: DeadFilters, *, as_json: bool) -> None:
 
 
 def _retry_lines(found: RequestErrors, last: FailedAttempt) -> Iterator[str]:
-    from fairlane.common.fingerprint import fingerprint_of, read_failure
-    from fairlane.operations.dead_letters import FAILED_LAST
+    from fairlane.common.fingerprint import FAILED_LAST, fingerprint_of, read_failure
 
     failure = read_failure(last.error)
     verb = "waits" if found.retries == 1 else "wait"
@@ -198,8 +197,7 @@ def _due(found: RequestErrors) -> str:
 
 
 def _retry_fields(found: RequestErrors, last: FailedAttempt) -> dict[str, Any]:
-    from fairlane.common.fingerprint import fingerprint_of, read_failure
-    from fairlane.operations.dead_letters import FAILED_LAST
+    from fairlane.common.fingerprint import FAILED_LAST, fingerprint_of, read_failure
 
     failure = read_failure(last.error)
     return {
