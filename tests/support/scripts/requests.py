@@ -61,7 +61,9 @@ def change_number(client: redis.Redis, request_id: str, name: str, value: object
     key = keys.request_hash(request_id)
     ((packed, names),) = [(packed, names) for packed, names in PACKED.items() if name in names]
     text: Any = client.hget(key, packed)
-    numbers = dict(zip(names, text.decode().split(":"), strict=True))
+    numbers = dict(
+        zip(names, text.decode().split(":"), strict=False)
+    )  # the last ones may be missing
     client.hset(key, packed, ":".join((numbers | {name: str(value)}).values()))
 
 
