@@ -126,6 +126,9 @@ def test_counts_cannot_be_filtered_by_what_they_hide(callers: dict[str, Caller])
         refused = callers["counts"]("GET", f"/v1/errors?{query}")
         assert (refused.status, "needs a token with the scope view" in refused.text) == (403, True)
         assert callers["view"]("GET", f"/v1/errors?{query}").status == 200
+    refused = callers["counts"]("POST", "/v1/requests", {"bodies": ["a"]})
+    assert refused.status == 403
+    assert "this call needs a token with the scope submit" in refused.text
     assert callers["counts"]("GET", "/v1/errors?task=login").status == 200
 
 
