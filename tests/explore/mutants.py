@@ -101,14 +101,6 @@ EXCEPTIONS = {
         "saves a call: only a request that was cancelled has the field `abandoned`"
     ),
     ("lib/create.lua", "extras == NOTHING"): "saves tables: no extras make the same values",
-    **dict.fromkeys(
-        (
-            ("lib/limit_keys.lua", "place < 0 or place >= LINE - 1"),
-            ("lib/limit_keys.lua", "place < 0"),
-            ("lib/limit_keys.lua", "place >= LINE - 1"),
-        ),
-        "saves a call: the line has no token with such a place",
-    ),
     ("lib/limit_keys.lua", "is_lease ~= (key.place and true or false)"): (
         "saves a call: a lease is no member of an order key, and a request none of a limit"
     ),

@@ -22,6 +22,7 @@ DOCS = ROOT / "docs"
 RUN_ELSEWHERE = {
     REQUESTS,  # test_requests_page.py
     DOCS / "how-to" / "watch" / "finding.md",  # test_finding.py
+    DOCS / "how-to" / "watch" / "at-night.md",  # test_at_night.py
     DOCS / "how-to" / "use" / "schedules.md",  # test_schedules_page.py
     DOCS / "how-to" / "use" / "pull.md",  # test_pull_page.py
     DOCS / "how-to" / "use" / "lists.md",  # test_lists_page.py

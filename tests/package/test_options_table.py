@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
 CREATE = lua_folder() / "v1" / "lib" / "create.lua"
 # Lines of the extras that are no options: the product sets them.
-INNER = {"flow", "feed", "by", "trace"}
+INNER = {"flow", "feed", "by", "trace", "apart"}
 # A value of each option, and what else an option needs.
 VALUES: dict[str, Any] = {
     "whole": 2, "duration": "10m", "pause": "1s..5m", "moment": "2999-01-01T00:00Z",

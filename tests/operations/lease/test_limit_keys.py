@@ -34,7 +34,7 @@ on_one_server = pytest.mark.parametrize("redis_server", backends.one(), indirect
 
 
 def take(queue: Queue, count: int = 10) -> list[Taken]:
-    return queue.take(count, visible_for=60)
+    return queue.take(count, visible_for=3_600)
 
 
 def names(taken: list[Taken]) -> list[str]:

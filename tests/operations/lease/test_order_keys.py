@@ -35,7 +35,7 @@ HOUR_S = 3600
 
 
 def take(queue: Queue, count: int = 10) -> list[Taken]:
-    return queue.take(count, visible_for=60)
+    return queue.take(count, visible_for=3_600)
 
 
 def take_one(queue: Queue) -> Taken:
@@ -688,7 +688,7 @@ def test_many_that_lose_their_turn_do_not_hide_the_one_that_has_it(queue: Queue,
     for n in range(count):
         queue.submit_request(["a"], id=f"A{n}", order_key=f"o{n}", limits={f"k{n}": 1})
     for most in (100, 1):
-        for one in queue.take(most, visible_for=60):
+        for one in queue.take(most, visible_for=3_600):
             one.dead("no")
     (holder,) = hold_api(queue)
     for n in range(count):
@@ -697,4 +697,4 @@ def test_many_that_lose_their_turn_do_not_hide_the_one_that_has_it(queue: Queue,
         queue.request(f"A{n}").requeue_dead()
     queue.submit_request(["a"], id="O", limits={"api": 1})
     holder.done(b"")
-    assert "O" in [name for _ in range(3) for name in names(queue.take(100, visible_for=60))]
+    assert "O" in [name for _ in range(3) for name in names(queue.take(100, visible_for=3_600))]
