@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from fairlane.common.text import brief_ms
+from fairlane.common.text import brief_ms, plural
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,7 +111,7 @@ class TaskState:
             runs = "call runs" if self.long_calls == 1 else "calls run"
             found.append(f"{self.long_calls:,} {runs} unusually long")
         if self.recent_failed:
-            found.append(f"{self.recent_failed:,} of {self.recent:,} calls failed lately")
+            found.append(f"{self.recent_failed:,} of {plural(self.recent, 'call')} failed lately")
         if self.dead:
             found.append(f"{self.dead:,} dead")
         return ", ".join(found)

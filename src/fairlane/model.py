@@ -291,17 +291,28 @@ def _read_error(value: object) -> str:
     return value.lower()
 
 
-def past_ms(name: str, given: object) -> int:
+def past_ms(name: str, given: object, more: str = "") -> int:
     """Returns a moment as ms since 1970, also of text such as 10m: so long ago.
 
-    Raises InvalidArgument, which has its name.
+    Raises InvalidArgument, which has its name, and all forms, of which `more` has another one.
     """
-    if isinstance(given, timedelta) or (isinstance(given, str) and given[-1:] in "smhd"):
-        return max(1, wall_ms() - duration_ms(name, given))
-    return moment_ms(name, given)  # type: ignore[arg-type]  # it checks the type
+    try:
+        if isinstance(given, timedelta) or (
+            isinstance(given, str) and given.endswith(("s", "m", "h", "d"))
+        ):
+            return max(1, wall_ms() - duration_ms(name, given))
+        return moment_ms(name, given)  # type: ignore[arg-type]  # it checks the type
+    except InvalidArgument:
+        if not isinstance(given, str):
+            raise
+        raise InvalidArgument(
+            f"{name} {given!r:.60} is not valid: give how long ago, such as 10m, or a time with a "
+            f"zone, such as 2026-12-24T18:00+01:00{more}"
+        ) from None
 
 
 RELEASE = "release"  # instead of a moment: when the newest release began
+_RELEASE_WORDS = ", or `release`: since the newest release of your code"
 _LONGEST_ERROR = 500
 _READ: dict[str, Callable[[Any], dict[str, Any]]] = {
     "fingerprint": lambda one: {"fingerprints": frozenset(map(_check_fingerprint, _several(one)))},
@@ -309,7 +320,9 @@ _READ: dict[str, Callable[[Any], dict[str, Any]]] = {
     "task": lambda one: {"tasks": frozenset(map(check_task, _several(one)))},
     "error": lambda one: {"error": _read_error(one)},
     "since": lambda one: (
-        {"since_release": True} if one == RELEASE else {"since_ms": past_ms("since", one)}
+        {"since_release": True}
+        if one == RELEASE
+        else {"since_ms": past_ms("since", one, _RELEASE_WORDS)}
     ),
     "until": lambda one: {"until_ms": past_ms("until", one)},
 }

@@ -367,8 +367,8 @@ def dead_filters(function: F) -> F:
         click.option("--error", metavar="TEXT",
                      help="Those whose error has this text, in letters of any case."),
         click.option("--since", metavar="TIME",
-                     help="Those that died since then: 10m ago, 2026-11-23T10:00Z, or `release`: "
-                     "since the newest release of your code."),
+                     help="Those that died since then: `10m` (so long ago), 2026-11-23T10:00Z, or "
+                     "`release`: since the newest release of your code."),
         click.option("--until", metavar="TIME", help="Those that died before."),
     )  # fmt: skip
     for option in reversed(options):
@@ -385,7 +385,7 @@ def dead_filters_of(given: dict[str, Any]) -> DeadFilters:
     names |= {"since": "since", "until": "until"}
     found = {name: given.pop(option) for option, name in names.items()}
     given["tasks"] = ()  # no filter of requests
-    return {name: one for name, one in found.items() if one}  # type: ignore[return-value]
+    return {name: one for name, one in found.items() if one not in (None, ())}  # type: ignore[return-value]
 
 
 def filters_of(given: dict[str, Any]) -> RequestFilters:

@@ -16,7 +16,13 @@ from fairlane.errors import (
     not_found,
 )
 from fairlane.model import ENDED, OUTCOMES, RUNNING, DeadChoice, ending_words
-from fairlane.operations.dead_letters import ALL, count_chosen, drop_dead, requeue_dead
+from fairlane.operations.dead_letters import (
+    ALL,
+    count_chosen,
+    dated,
+    drop_dead,
+    requeue_dead,
+)
 from fairlane.operations.find import Labels, RequestFilter, filter_of, unfinished
 from fairlane.operations.rates import NewRate, check_rate, no_rate, set_rates
 from fairlane.operations.request_state import completion, how_it_ended
@@ -287,8 +293,11 @@ async def select_ids(change: Change, ids: str | Iterable[str]) -> Selection:
 async def select(queue: str, change: Change, wanted: RequestFilter) -> Selection:
     """Returns the requests of a queue that the filter accepts and the change can change.
 
-    Raises InvalidArgument if the filter's states exclude those of the change.
+    Raises InvalidArgument if the filter's states exclude those of the change, and if the change is
+    for what died since a release, and the queue has none.
     """
+    if change.choice.since_release:  # also if no request matches: nothing else would say so
+        await dated(queue, change.choice)
     asked = wanted.states or frozenset(change.states)
     states = frozenset(one for one in asked if OUTCOMES.get(one, one) in change.states)
     if not states:

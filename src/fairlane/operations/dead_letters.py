@@ -108,7 +108,8 @@ async def dated(queue: str, choice: DeadChoice) -> DeadChoice:
     return replace(choice, since_release=False, since_ms=max(choice.since_ms, newest.first_ms))
 
 
-async def _dated(request_id: str, choice: DeadChoice) -> DeadChoice:
+async def dated_of(request_id: str, choice: DeadChoice) -> DeadChoice:
+    """Returns the same by the releases of the queue of this request. Raises InvalidArgument."""
     if not choice.since_release:
         return choice
     (queue,) = await read(request_id, "queue")
@@ -161,7 +162,7 @@ async def choose(request_id: str, choice: DeadChoice) -> tuple[ChosenDead, list[
     missing: set[Any] = {*(choice.fingerprints or ()), *(choice.indexes or ())}
     if frozenset() in {choice.fingerprints, choice.indexes, choice.tasks}:
         return ChosenDead(), []
-    choice = await _dated(request_id, choice)
+    choice = await dated_of(request_id, choice)
     chosen, after = ChosenDead(), b""
     while page := await list_dead(request_id, after):
         after = page[-1].dead_id
@@ -253,7 +254,7 @@ async def group_dead(
     Raises RequestNotFound.
     """
     await page_size(request_id)
-    choice = await _dated(request_id, choice)
+    choice = await dated_of(request_id, choice)
     hidden = await read_redact(request_id)
     groups: dict[str, DeadGroup] = {}
     after, count = b"", 0
@@ -295,7 +296,7 @@ async def count_chosen(request_id: str, choice: DeadChoice) -> int:
     """Returns how many dead sub-requests are kept and chosen; 0 if the request is gone."""
     if choice == ALL:
         return await count_dead(request_id)
-    choice = await _dated(request_id, choice)
+    choice = await dated_of(request_id, choice)
     count, after = 0, b""
     while page := await list_dead(request_id, after):
         after = page[-1].dead_id

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from fairlane.records import FailureGroup, KeyState, QueueBacklog, QueueStatus, RetryGroup
 
 _MOST_DEAD = 10_000  # dead sub-requests that are grouped
+CAUSE_REMOVED = "; when its cause is removed, "  # behind it a command for a group of failures
 _HEADLINE = 200  # characters of an error
 _DIED = "died"
 _PILED_S = 5  # what waits is more than what comes in so long
@@ -60,16 +61,18 @@ def _dead(check: str, queue: str, groups: Sequence[FailureGroup], now_ms: int) -
     first, count = groups[0], sum(group.count for group in groups)
     age = format_duration(max(0, now_ms - max(group.last_ms for group in groups)))
     verb = "are dead" if count > 1 else "is dead"
-    sort = f", of {plural(len(groups), 'kind')}" if len(groups) > 1 else ""
+    has_kinds = len(groups) > 1
+    sort = f", of {plural(len(groups), 'kind')}" if has_kinds else ""
+    most = "; most often" if has_kinds else ""  # what died last may be another kind
     what = (
-        f"{plural(count, 'sub-request')} {verb}{sort}, the latest one died {age} ago: "
+        f"{plural(count, 'sub-request')} {verb}{sort}, the latest one died {age} ago{most}: "
         f"{_what_failed(first.headline, first.where, first.tasks)}"
     )
     look = f"fairlane errors{of_queue(queue)}"
     if check == "deaths":
         look = f"fairlane dead list {first.examples[0].id} --each shows the body"
     repair = f"fairlane dead requeue{of_queue(queue)} --fingerprint {first.fingerprint} --yes"
-    yield Finding(check, WARN, what, f"{look}; when its cause is removed, {repair}")
+    yield Finding(check, WARN, what, f"{look}{CAUSE_REMOVED}{repair}")
 
 
 def _retries(queue: str, groups: Sequence[RetryGroup], now_ms: int) -> Iterator[Finding]:

@@ -12,6 +12,7 @@ from math import inf
 from typing import Any
 
 from fairlane.common import clock
+from fairlane.common.text import brief_ms, when
 from fairlane.errors import InvalidArgument, RequestLost, RequestNotFound
 from fairlane.operations.completion import (
     ResultPage,
@@ -21,10 +22,10 @@ from fairlane.operations.completion import (
     timed_out,
     vanished,
 )
-from fairlane.operations.request_state import progress
+from fairlane.operations.request_state import moment, progress
 from fairlane.protocol.steps import Operation
 from fairlane.records import Result
-from fairlane.settings import BLOCK_MS
+from fairlane.settings import BLOCK_MS, LEAST_TOMBSTONE_MS
 
 WINDOW_RESULTS = 20_000
 WINDOW_BYTES = 64 << 20
@@ -170,7 +171,7 @@ def flow(
             if is_whole and seen.count >= page.settled:
                 return
             if not (yield is_reopened(request_id, page)):
-                raise _incomplete(request_id, page, seen)
+                raise (yield _incomplete(request_id, page, seen.count))
         # A request that has ended has all its results: they are read, however long that takes.
         if time.is_over() and not page.has_ended:
             yield _check_ended(request_id, time)
@@ -216,9 +217,31 @@ def _pass_gaps(
     return True
 
 
-def _incomplete(request_id: str, end: ResultPage, seen: DistinctIndexes) -> RequestLost:
+async def _incomplete(request_id: str, end: ResultPage, seen: int) -> RequestLost:
+    """Returns the error for a request of whose results only `seen` were there."""
+    if not seen and (expired := await _expired(request_id)):
+        return RequestLost(expired)
     return RequestLost(
-        f"request {request_id} has {end.settled:,} results, but only {seen.count:,} of them were "
+        f"request {request_id} has {end.settled:,} results, but only {seen:,} of them were "
         "there when their turn came: their retention is over, or a failover or a flush took them; "
         "read again what is still there"
+    )
+
+
+async def _expired(request_id: str) -> str:
+    """Returns that the retention of all results is over, and until when the id is known; or ""."""
+    try:
+        now = await progress(request_id)
+    except RequestNotFound:
+        raise vanished(request_id) from None
+    now_ms = await moment(request_id)
+    if not now.ended or now.ended_ms is None or now.retain_ms is None:
+        return ""
+    if now.ended_ms + now.retain_ms > now_ms:
+        return ""
+    known_ms = max(now.retain_ms, now.remember_ms or 0, LEAST_TOMBSTONE_MS)
+    return (
+        f"the results of request {request_id} are gone: they were kept for "
+        f"{brief_ms(now.retain_ms)} after its end at {when(now.ended_ms, now_ms)}; its id is known "
+        f"until {when(now.ended_ms + known_ms, now_ms)}"
     )

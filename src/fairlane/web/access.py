@@ -606,7 +606,7 @@ def admit(
     request.state.counted_as = token.id
     _bound(site, token.id, cost, is_known=True)
     if not any(map(token.allows, scopes)):
-        raise Refusal(403, f"{UNAUTHORIZED}: a token with the scope {' or '.join(scopes)} may")
+        raise Refusal(403, f"this call needs a token with the scope {' or '.join(scopes)}")
     return Caller.of(token)
 
 

@@ -7,7 +7,7 @@ import contextlib
 import logging
 import re
 from http import HTTPStatus
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, TypeVar, get_args, get_origin
 
 import msgspec
 from starlette.responses import Response, StreamingResponse
@@ -17,7 +17,7 @@ from fairlane.common import clock
 from fairlane.web.counts import hides_data, without_data
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping
+    from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator, Mapping
 
     from starlette.requests import Request as Call
 
@@ -141,8 +141,8 @@ _CHOICE = re.compile(r"Invalid enum value (?P<given>.+)")
 _FIELD = re.compile(r"Object (?P<what>missing required|contains unknown) field `(?P<name>[^`]+)`")
 
 
-def type_sentence(error: str) -> str:
-    """Returns what msgspec reports of a value of another type, in the words of this API."""
+def type_sentence(error: str, kind: Any) -> str:
+    """Returns what msgspec reports of a value that is no `kind`, in the words of this API."""
     text, _, path = error.partition(" - at `")
     place = path.removesuffix("`").removeprefix("$").removeprefix(".")
     if field := _FIELD.fullmatch(text):
@@ -152,7 +152,10 @@ def type_sentence(error: str) -> str:
         return f"field {name} is not known: correct its name, or leave it out"
     if choice := _CHOICE.fullmatch(text):
         name = place or "the content"
-        return f"{name} {choice['given']:.40} is not known: /docs lists the values"
+        known = "/docs lists the values"
+        if values := _choices(kind, place.partition("[")[0]):
+            known = f"the values are {', '.join(values[:-1])} and {values[-1]}"
+        return f"{name} {choice['given']:.40} is not known: {known}"
     found = _WRONG.fullmatch(text)
     if found is None:
         return f"{place or 'the content'} is not valid: see /docs"
@@ -162,6 +165,21 @@ def type_sentence(error: str) -> str:
         wanted += f" {bound}" if bound.startswith("of ") else f" of {bound}"
     given = _TYPES.get(found["given"], found["given"]) if found["given"] else "not valid"
     return f"{place or 'the content'} is {given}: {wanted} is expected"
+
+
+def _choices(kind: Any, name: str) -> tuple[str, ...]:
+    """Returns the texts that a field of a type may have, if it is one of a few; else ()."""
+    for field in msgspec.structs.fields(kind) if isinstance(kind, type(msgspec.Struct)) else ():
+        if field.encode_name == name:
+            return tuple(_texts(field.type))
+    return ()
+
+
+def _texts(kind: Any) -> Iterator[str]:
+    for part in get_args(kind):
+        if isinstance(part, str) and get_origin(kind) is Literal:
+            yield part
+        yield from _texts(part)
 
 
 T = TypeVar("T")

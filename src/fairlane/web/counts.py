@@ -18,6 +18,7 @@ import msgspec
 
 from fairlane.common.fingerprint import read_failure
 from fairlane.operations.call_words import HIDDEN
+from fairlane.operations.incident_checks import CAUSE_REMOVED
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -58,7 +59,8 @@ _KIND = re.compile(
     r"|Exit|Group|Retry|Reject|Iteration)"
 )
 _ERROR = "an error"
-_FINGERPRINT = re.compile(r" --fingerprint \S+")
+# What a finding says before the text of an error, and what it says behind the first line of that.
+_BEFORE, _BEHIND = ": ", re.compile(r" \(|, task ")
 
 
 def kind_of(error: str) -> str:
@@ -101,11 +103,17 @@ _ERROR_CHECKS = frozenset({"given back", "failures", "deaths", "retries", "webho
 
 
 def _finding(found: Any) -> Any:
-    """Returns a finding of the doctor without the text of an error, and without its fingerprint."""
+    """Returns a finding of the doctor with the class of an error in place of its text.
+
+    Its remedy ends before the command with the fingerprint, which does not work without that.
+    """
     if found.check not in _ERROR_CHECKS:
         return found
-    remedy = _FINGERPRINT.sub("", found.remedy)
-    return msgspec.structs.replace(found, what=HIDDEN, remedy=remedy)
+    words, is_named, error = found.what.partition(_BEFORE)
+    kind = kind_of(_BEHIND.split(error, 1)[0])
+    what = f"{words}{_BEFORE}{kind}" if is_named else HIDDEN
+    remedy = found.remedy.partition(CAUSE_REMOVED)[0]
+    return msgspec.structs.replace(found, what=what, remedy=remedy)
 
 
 # ------------------------------------------------------------------ types

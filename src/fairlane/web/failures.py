@@ -6,6 +6,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Annotated, Any
 
 import msgspec
+from msgspec import UNSET, UnsetType
 
 from fairlane.model import DeadChoice as Choice
 from fairlane.operations.completion import is_place
@@ -62,19 +63,19 @@ class DeadQuery(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
 
     fingerprint: Few = []
     task: Few = []
-    error: str = ""
-    since: str = ""
-    until: str = ""
+    error: str | UnsetType = UNSET
+    since: str | UnsetType = UNSET
+    until: str | UnsetType = UNSET
 
     def choice(self) -> Choice:
         """Returns the choice. Raises InvalidArgument.
 
         Raises Refusal for a filter by what the caller may not see, because the counts show it.
         """
-        if hides_data() and (self.error or self.fingerprint):
+        if hides_data() and (self.error is not UNSET or self.fingerprint):
             raise Refusal(403, "a filter by errors needs a token with the scope view")
         given: dict[str, Any] = {name: getattr(self, name) for name in self.__struct_fields__}
-        return Choice.of(**{name: one for name, one in given.items() if one})
+        return Choice.of(**{name: one for name, one in given.items() if one not in (UNSET, [])})
 
 
 class DeadSelection(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):

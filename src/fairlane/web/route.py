@@ -292,7 +292,7 @@ def decoded(raw: bytes, kind: type[T]) -> T:
         found = msgspec.json.decode(raw, type=kind)
         json.loads(raw, object_pairs_hook=_check_pairs, parse_int=str, parse_float=str)
     except msgspec.ValidationError as error:
-        raise Refusal(422, type_sentence(f"{error}")) from None
+        raise Refusal(422, type_sentence(f"{error}", kind)) from None
     except UnicodeDecodeError:
         raise Refusal(400, "the content is no JSON: its text is not UTF-8") from None
     except msgspec.DecodeError as error:
@@ -338,7 +338,7 @@ def query(request: Call, kind: type[T]) -> T:
     try:
         return msgspec.convert(given, kind, strict=False)
     except msgspec.ValidationError as error:
-        raise Refusal(422, type_sentence(f"{error}")) from None
+        raise Refusal(422, type_sentence(f"{error}", kind)) from None
 
 
 async def lines(source: AsyncIterator[bytes]) -> AsyncIterator[bytes]:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, NoReturn
 import pytest
 
 from fairlane.cli.commands.dead import _ended
+from fairlane.operations.workers import register_worker
 from fairlane.queue import Queue
 from fairlane.records import DeadSubRequest
 from fairlane.worker import Reject, Worker
@@ -272,4 +273,27 @@ def test_the_dead_are_listed_and_chosen_by_task_error_and_time(program: Program,
     assert program("dead", "requeue", "--task", "send_mail", "--since", "1h", "--yes").code == 0
     assert program("dead", "drop", "--error", "nothing like it", "--yes").code == 3
     assert [line.split()[0] for line in program("dead", "list").out.splitlines()] == [b"line"]
-    program("dead", "list", "--since", "soon").refused(2, "since 'soon' is not valid")
+    for wrong in ("soon", "relese", "yesterday", "0", "", "10 minutes"):
+        program("dead", "list", "--since", wrong).refused(
+            2, f"since '{wrong}' is not valid: give how long ago, such as 10m, or a time with a",
+            "or `release`: since the newest release of your code",
+        )  # fmt: skip
+    for way in ("list", "requeue"):
+        none = program("dead", way, "line", "--task", "send_mail")
+        assert none.err.endswith("request line has no such dead sub-requests\n")
+
+
+def test_the_newest_release_is_that_of_the_queue_of_the_request(program: Program, redis_url: str):
+    program("submit", "-", "--id", "mine", "--queue", "shop", "--attempts", "1", stdin=b"a\n")
+    for words in (
+        ("list", "mine"), ("requeue", "mine"), ("drop", "mine"), ("list", "--queue", "shop"),
+        ("requeue", "--queue", "shop", "--yes"), ("drop", "--queue", "shop", "--yes"),
+    ):  # fmt: skip
+        program("dead", *words, "--since", "release").refused(2, "queue shop has no release: name")
+    with Queue.from_url(redis_url) as queue:
+        queue.driver.run(register_worker("shop", "w:1", "here", 1, "1", "1.0"))
+    with Queue.from_url(redis_url, name="shop") as queue:
+        queue.take(1)[0].dead("no")
+        queue.driver.run(register_worker("req", "w:2", "here", 1, "1", "2.0"))
+    assert len(listed(program, "mine", "--since", "release")) == 1
+    assert program("dead", "requeue", "mine", "--since", "release").out == b"1\n"

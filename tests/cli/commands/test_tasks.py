@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from typing import TYPE_CHECKING
 
 from fairlane import Queue
@@ -44,7 +45,17 @@ def test_json_has_the_page_and_the_releases(program: Program, redis_url: str):
     assert [(one["task"], one["release"]) for one in found["tasks"]] == [("send_mail", "2026.11")]
     ended = program("tasks", "--by", "release")
     assert ended.out.decode().splitlines()[1].split()[:2] == ["send_mail", "2026.11"]
-    assert "the newest release is 2026.11, since" in ended.err
+    assert re.search(r"the newest release is 2026.11, since [0-9:]+ UTC \(\d+ s ago\)", ended.err)
+
+
+def test_calls_that_hang_are_named_also_if_nothing_was_measured(program: Program, redis_url: str):
+    with Queue.from_url(redis_url) as queue:
+        queue.submit_request(["a"] * 9, id="monday", task="send_mail")
+        beat(queue, "w:1", holding(slow_call("monday", 613)))
+    ended = program("tasks", "--by", "release")
+    assert ended.out == b""
+    assert "nothing was measured by release of queue req" in ended.err
+    assert "sub-request 7 (send_mail) of request monday has run for 10m 13s" in ended.err
 
 
 def test_a_queue_without_tasks_says_so(program: Program):

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from fairlane import Change, InvalidArgument, RequestExists, RequestLost, content_id
 from fairlane.protocol import keys
+from tests.support.wait import wait_until
 
 if TYPE_CHECKING:
     import redis
@@ -44,6 +46,20 @@ def test_a_repeat_submits_nothing_though_the_results_are_gone(
     with pytest.raises(RequestExists, match="exists with other content"):
         queue.submit_request(["b"], id="order-17", remember=MONTH)
     assert len(queue.driver.run(_endings(queue))) == 1
+
+
+def test_results_whose_retention_is_over_say_so_and_until_when_the_id_is_known(
+    queue: Queue, redis_client: redis.Redis
+):
+    ended(queue, "order-17", retain="1s")
+    wait_until(lambda: not redis_client.exists(keys.results("order-17")))
+    with pytest.raises(RequestLost) as raised:
+        list(queue.request("order-17").results())
+    assert re.fullmatch(
+        r"the results of request order-17 are gone: they were kept for 1 s after its end at "
+        r"[0-9:]+ UTC \(\d+ s ago\); its id is known until [-0-9: ]+ UTC \(in 7\d\d h\)",
+        str(raised.value),
+    )
 
 
 async def _endings(queue: Queue) -> Any:

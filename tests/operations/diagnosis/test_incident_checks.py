@@ -54,7 +54,7 @@ def test_dead_sub_requests_are_a_warning_with_the_commands(queue: Queue):
     (group, _) = queue.errors().groups
     assert found.severity == "warn"
     assert found.what.startswith("3 sub-requests are dead, of 2 kinds, the latest one died ")
-    assert found.what.endswith(": ValueError: bad 1")
+    assert found.what.endswith("; most often: ValueError: bad 1")
     assert found.remedy == (
         "fairlane errors; when its cause is removed, fairlane dead requeue --fingerprint "
         f"{group.fingerprint} --yes"

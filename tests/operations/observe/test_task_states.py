@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -60,6 +61,7 @@ def test_a_task_has_its_pace_its_durations_and_what_waits_and_is_dead(queue: Que
     assert (mail.done, mail.failed, mail.recent, mail.recent_failed) == (99, 1, 100, 1)
     assert (mail.waiting, mail.running, mail.dead, mail.long_calls) == (3, 0, 1, 0)
     assert mail.problem == "1 of 100 calls failed lately, 1 dead"
+    assert replace(mail, recent=1, dead=0).problem == "1 of 1 call failed lately"
     assert 100 / 120 - 0.01 <= mail.per_s <= 100 / 60 + 0.01
     assert (mail.p50_ms, mail.p99_ms, mail.slowest_ms) == (20.0, 20.0, 20.0)
     assert (resize.slowest_ms, resize.waiting, new.waiting, new.p50_ms) == (3000.0, 6, 3, None)

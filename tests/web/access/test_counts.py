@@ -9,6 +9,7 @@ import pytest
 
 from fairlane import Flow, Queue
 from fairlane.common import task_names
+from fairlane.operations.call_words import HIDDEN
 from fairlane.records import Cause
 from fairlane.web.app import DESCRIBED
 from fairlane.web.counts import COUNTS, KNOWN, kind_of, without_data
@@ -125,6 +126,9 @@ def test_counts_cannot_be_filtered_by_what_they_hide(callers: dict[str, Caller])
         refused = callers["counts"]("GET", f"/v1/errors?{query}")
         assert (refused.status, "needs a token with the scope view" in refused.text) == (403, True)
         assert callers["view"]("GET", f"/v1/errors?{query}").status == 200
+    refused = callers["counts"]("POST", "/v1/requests", {"bodies": ["a"]})
+    assert refused.status == 403
+    assert "this call needs a token with the scope submit" in refused.text
     assert callers["counts"]("GET", "/v1/errors?task=login").status == 200
 
 
@@ -136,10 +140,17 @@ def test_causes_and_findings_lose_the_text_of_an_error():
         )
         found = without_data(cause)
         assert (found.text, found.figures) == ("waits, after ValueError", {name: "ValueError"})
-    remedy = f"fairlane dead requeue --fingerprint {SECRET} --yes"
+    remedy = f"fairlane errors; when its cause is removed, fairlane dead requeue --yes {SECRET}"
     for check in ("given back", "failures", "deaths", "retries", "webhooks"):
-        finding = without_data(FindingRow(check, "warn", f"failed: {SECRET}", remedy, "r1", ""))
-        assert (finding.check, SECRET in finding.what + finding.remedy) == (check, False)
+        for what, shown in (
+            (f"failed: {SECRET}", "failed: an error"),
+            (f"died 28 s ago: OSError: {SECRET} (a.py:1 in f)", "died 28 s ago: OSError"),
+            ("died 28 s ago: KeyError (a.py:1 in f), task login", "died 28 s ago: KeyError"),
+            ("died 28 s ago: KeyError, task login", "died 28 s ago: KeyError"),
+            (SECRET, HIDDEN),
+        ):
+            finding = without_data(FindingRow(check, "warn", what, remedy, "r1", ""))
+            assert (finding.what, finding.remedy) == (shown, "fairlane errors")
     other = FindingRow("workers", "bad", "no worker beats", "start one", "", "")
     assert without_data(other) == other
 

@@ -53,3 +53,15 @@ def test_failures_since_the_release_need_one(serving: Serving):
     answer = serving.curl("/v1/errors?since=release")
     assert is_problem(answer, 422)
     assert "queue req has no release" in answer.json["detail"]
+
+
+def test_a_filter_that_is_empty_is_refused_and_not_left_out(serving: Serving):
+    for name in ("since", "until", "error"):
+        answer = serving.curl(f"/v1/errors?{name}=")
+        assert is_problem(answer, 422)
+        assert f"{name} '' is not valid" in answer.json["detail"]
+
+
+def test_a_choice_that_is_wrong_names_the_choices(serving: Serving):
+    detail = serving.curl("/v1/tasks?by=relase").json["detail"]
+    assert detail == "by 'relase' is not known: the values are task and release"

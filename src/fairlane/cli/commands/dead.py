@@ -70,7 +70,7 @@ def list_(
     **given: Any,
 ) -> int:  # fmt: skip
     """List the requests of a queue that have dead sub-requests; with ID, how those failed."""
-    from fairlane.operations.dead_letters import dated
+    from fairlane.operations.dead_letters import dated_of
 
     choice = _choice(**given)
     if request_id is None:
@@ -80,10 +80,10 @@ def list_(
             _list_queue(opened, choice, as_json=as_json)
         return 0
     with open_request(redis, queue, request_id) as request:
-        choice = request.queue.driver.run(dated(request.queue.name, choice))
+        choice = request.queue.driver.run(dated_of(request_id, choice))
         show = _list_each if each else _list_groups
         if not show(request.queue, request_id, choice, as_json=as_json):
-            note(_none(request.queue, request_id))
+            note(_none(request.queue, request_id, choice))
             return 0
         if gone := _gone(request.queue, request_id):
             note(f"request {request_id}: {gone}")
@@ -131,13 +131,13 @@ def requeue(indexes: tuple[int, ...], everything: bool, **given: Any) -> int:
 
 
 def _requeue(wish: Wish, request_id: str, choice: DeadChoice) -> int:
-    from fairlane.operations.dead_letters import dated, requeue_dead
+    from fairlane.operations.dead_letters import dated_of, requeue_dead
     from fairlane.protocol.request_hash import read
 
     with open_request(wish.redis, wish.queue, request_id) as request:
         has_ended = request.progress().ended
         (flow,) = request.queue.driver.run(read(request_id, "flow"))
-        choice = request.queue.driver.run(dated(request.queue.name, choice))
+        choice = request.queue.driver.run(dated_of(request_id, choice))
         listed = request.queue.driver.run(_indexes(request_id, choice))
         count = request.queue.driver.run(requeue_dead(request_id, choice))
         # Another count: another caller, or an end meanwhile, has changed what is dead.
@@ -145,7 +145,7 @@ def _requeue(wish: Wish, request_id: str, choice: DeadChoice) -> int:
         sentence = (
             _will_run(request_id, count, indexes, has_ended=has_ended)
             if count
-            else _none(request.queue, request_id)
+            else _none(request.queue, request_id, choice)
         )
     if wish.as_json:
         write_json({"id": request_id, "requeued": count, "indexes": indexes})
@@ -308,7 +308,11 @@ def _fields(one: DeadSubRequest, hidden: Sequence[str]) -> dict[str, Any]:
     }
 
 
-def _none(queue: Queue, request_id: str) -> str:
+def _none(queue: Queue, request_id: str, choice: DeadChoice) -> str:
+    from fairlane.operations.dead_letters import ALL, count_dead
+
+    if choice != ALL and queue.driver.run(count_dead(request_id)):
+        return f"request {request_id} has no such dead sub-requests"
     gone = _gone(queue, request_id)
     return f"request {request_id} has no dead sub-requests" + (f" left: {gone}" if gone else "")
 

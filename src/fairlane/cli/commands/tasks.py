@@ -8,7 +8,7 @@ import click
 
 from fairlane.cli.options import json_option, open_queue, queue_option, redis_option
 from fairlane.cli.output import ago, note, note_unknown, short, table, write_json, write_styled
-from fairlane.common.text import brief_ms, figure, plural
+from fairlane.common.text import brief_ms, figure, plural, when
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -47,13 +47,15 @@ def command(redis: str | None, queue: str, by: str, as_json: bool) -> int:
     if as_json:
         write_json({"queue": queue, "by": by, **_fields(page)})
         return 0
-    if not page.tasks:
-        note(f"queue {queue} has no call of a task, and none was measured")
-        return 0
     shown = page.tasks[:_ROWS]
-    row, head = (_release_row, _RELEASE_HEAD) if by == "release" else (_row, _HEAD)
-    for line in table(head, map(row, shown)):
-        write_styled(line)
+    if shown:
+        row, head = (_release_row, _RELEASE_HEAD) if by == "release" else (_row, _HEAD)
+        for line in table(head, map(row, shown)):
+            write_styled(line)
+    elif by == "release":
+        note(f"nothing was measured by release of queue {queue}: fairlane tasks has what waits")
+    else:
+        note(f"queue {queue} has no call of a task, and none was measured")
     for call in page.long_calls[:_CALLS]:
         note(_long_call(call))
     for text in _notes(page, len(shown)):
@@ -100,5 +102,4 @@ def _notes(page: TaskPage, shown: int) -> Iterator[str]:
         yield "what waits, runs and is dead is an estimate: a part was read, or requests mix tasks"
     if page.releases:
         newest = page.releases[0]
-        age = ago(max(0, page.now_ms - newest.first_ms))
-        yield f"the newest release is {newest.name}, since {age}"
+        yield f"the newest release is {newest.name}, since {when(newest.first_ms, page.now_ms)}"
