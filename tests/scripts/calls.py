@@ -169,7 +169,7 @@ def accepted(lane: Lane, held: Held) -> dict[str, Call]:
         "take_keys": Call(
             keys.of_limits("req")[:3], {"look_ms": 5, "rows": [5, "r1#0.9%%x=1", "ab"]}
         ),
-        "look_at_keys": Call(keys.of_limits("req"), {"look_ms": 5, "within": "", "wanted": ["x"]}),
+        "look_at_keys": Call(keys.of_limits("req"), {"look_ms": 5, "count": 1, "wanted": ["x"]}),
         "check_keys": Call(keys.of_limits("req"), {"first": 0, "most": 9, "names": ["x"]}),
         "promote": Call((DELAYED, *TURNS, *LANES), {"most": 10}),
         "publish": Call((*TOPIC, b"topic:{t}:op:1"), PUBLISH),

@@ -154,7 +154,7 @@ def test_a_task_with_a_limit_may_have_an_order(app: App, named: Callable[[str], 
         ordered.map([1, 2]).request,
         group(ordered.s(1), ordered.s(2)).submit().request,
         group(task.s(1), task.s(2)).submit(order_key="k").request,
-        app.queue.request(chain(ordered.s(1), other.s(2)).submit().run.id + ".1"),
+        app.queue.request(chain(ordered.s(1), task.s(2)).submit().run.id + ".1"),
     ]
     for one in requests:
         order, limit = named(one.id).split(",")

@@ -326,6 +326,9 @@ local function enqueue(new, now, intent, over)
   elseif row[3] then  -- the marker of a deleted life has its `born`
     state.born = math.max(now, tonumber(row[3]) + 1)
   end
+  if new.extras.apart then  -- no token of an earlier life has such a g: what it left in keys, and a late acquire, name another
+    state.seq = math.max(state.seq, 1000 * (state.born - 1))
+  end
   local left = (new.own and store_distinct or store_bodies)(state, now, new)  -- first, because a full Redis must refuse before anything else is written
   if former or seen >= 0 then
     redis.call("DEL", request)  -- an abandoned life or marker, and its TTL

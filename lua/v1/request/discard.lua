@@ -3,7 +3,7 @@
 -- request was never complete, so it is not logged; a marker keeps the auditor from logging it as lost. If a worker holds
 -- a slice, the request is cancelled instead, and ends with the last slice.
 -- Says: ok queued | held queued | kept | ended summary | gone
---   queued = the tokens that were on their way, as mint returns them; kept: the request is not such a life
+--   queued = the tokens that were on their way, as mint returns them, and what leaves its keys; kept: the request is not such a life
 -- @flags allow-oom
 -- @include lib/request_keys.lua
 local ids = KEYS[11]  -- ids:{id}?  set  the ids of its sub-requests, if it takes each once
@@ -22,6 +22,14 @@ local ttl = tonumber(ARGV[7])  -- ms the marker stays
 if not born or not seen or not ttl then
   return redis.error_reply("BADARGUMENT discard wants numbers for born, seen and ttl")
 end
+
+local function with_given(state, tokens)
+  for _, part in ipairs(state.given or {}) do
+    tokens[#tokens + 1] = part
+  end
+  return tokens
+end
+
 local state, over = load_unfinished()
 if over then
   if over[1] == "gone" then
@@ -45,10 +53,10 @@ if state.held == 0 then
   give_up(seen, ttl)
   -- Requests that start after it must see that it was never complete.
   redis.call("HSET", request, "discarded", 1, "over", string.format("%d", born), "was", "withdrawn")
-  return {"ok", tokens}
+  return {"ok", with_given(state, tokens)}
 end
 if state.state ~= "cancelling" then
   abandon(state, reason)
   save_state(state)
 end
-return {"held", tokens}
+return {"held", with_given(state, tokens)}

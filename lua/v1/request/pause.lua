@@ -16,4 +16,4 @@ if state.state == "active" and not is_overdue(state, now_ms(now)) then
   stop(state, "paused", "")
   save_state(state)
 end
-return {"ok", state.state, {}}
+return {"ok", state.state, state.given or {}}

@@ -33,7 +33,8 @@ if TYPE_CHECKING:
 
 
 _TAKEN = 300  # tokens of one call
-_LOOKED_AT = 100  # keys of one call
+_LOOKED_AT = 10  # keys of one call
+_LEASES = 300  # of one look
 
 Taking = tuple["Token", bytes]  # a token, and the op of the acquire that follows
 
@@ -100,10 +101,6 @@ class _Entry(NamedTuple):
     op: str = ""
 
     @property
-    def lease(self) -> str:
-        return f"{self.token.request_id}#{self.token.k}.{self.token.g}"
-
-    @property
     def leaving(self) -> Minted:
         """Returns the entry that removes it from its key."""
         if self.op:
@@ -111,25 +108,25 @@ class _Entry(NamedTuple):
         return self.token.request_id, [GIVEN, self.token.permit.encode(), 0]
 
 
-async def look_at(queue: str, names: Sequence[str], only: Collection[str] | None = None) -> int:
+async def look_at(queue: str, names: Sequence[str], only: Collection[str] = ()) -> int:
     """Removes from keys what no request holds or waits for; returns how many entries.
 
-    Each entry has a time when it is looked at. `only`: looks now at these leases, `<id>#<k>.<g>`.
+    Each entry has a time when it is looked at. `only`: looks now at these leases, `<id>#<k>.<g>`,
+    at most 1000; the others keep their time.
     An entry is removed when its request replies that the permit is neither held by the entry's op
     nor queued for its token, because then it never will be. If it is queued, it is queued again
     first. A request that cannot be asked keeps what it has.
     """
     count = 0
     for first in range(0, len(names), _LOOKED_AT):
+        part = names[first : first + _LOOKED_AT]
         call = scripts.look_at_keys(
             keys.of_limits(queue),
             look_ms=settings.KEY_LOOK_MS,
-            within="" if only is None else "1",
-            wanted=names[first : first + _LOOKED_AT],
+            count=len(part),
+            wanted=[*part, *only],
         )
         entries = list(_read(await call))
-        if only is not None:
-            entries = [one for one in entries if one.lease in only]
         over, queued = await _judge(entries)
         if queued:
             with suppress(FairlaneError):  # else the next look finds it queued again
@@ -142,10 +139,11 @@ async def look_at(queue: str, names: Sequence[str], only: Collection[str] | None
 
 async def look_at_tokens(queue: str, tokens: Sequence[Token]) -> None:
     """Looks now at what these tokens' keys hold for them."""
-    leases = {f"{one.request_id}#{one.k}.{one.g}" for one in tokens}
-    await look_at(
-        queue, list(dict.fromkeys(name for one in tokens for name in one.key_names)), leases
-    )
+    for first in range(0, len(tokens), _LEASES):
+        part = tokens[first : first + _LEASES]
+        leases = {f"{one.request_id}#{one.k}.{one.g}" for one in part}
+        names = dict.fromkeys(name for one in part for name in one.key_names)
+        await look_at(queue, list(names), leases)
 
 
 def _read(flat: Sequence[Any]) -> Iterator[_Entry]:
@@ -167,13 +165,17 @@ async def _judge(entries: Sequence[_Entry]) -> tuple[list[_Entry], list[_Entry]]
     there = [
         one for one, text in zip(entries, first, strict=True) if not isinstance(text, FairlaneError)
     ]
-    waits = await are_queued([one.token for one in there])
+    waits = await are_queued([one.token for one in there], run_each_or_error)
     queued = [one for one, is_queued in zip(there, waits, strict=True) if is_queued and one.op]
     rest = [one for one, is_queued in zip(there, waits, strict=True) if not is_queued]
-    texts = await run_all(
+    texts = await run_each_or_error(
         [Command(b"HGET", keys.permits(one.token.request_id), one.token.k) for one in rest]
     )
-    over = [one for one, text in zip(rest, texts, strict=True) if not _is_held(one, text)]
+    over = [
+        one
+        for one, text in zip(rest, texts, strict=True)
+        if not isinstance(text, FairlaneError) and not _is_held(one, text)
+    ]
     return over, queued
 
 

@@ -35,10 +35,10 @@ from fairlane.operations.create import (
     create_one,
 )
 from fairlane.operations.durability import check_replicas, confirm_submission
-from fairlane.operations.tokens import count_stop, drop_active, follow_up, retire
+from fairlane.operations.tokens import GIVEN, count_stop, drop_active, follow_up, insert, retire
 from fairlane.options import policy_of
 from fairlane.protocol import keys, scripts
-from fairlane.protocol.steps import Batch, Command, Hurry, NextChunk, Operation
+from fairlane.protocol.steps import Batch, Command, Hurry, NextChunk, Operation, run_all
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterator
@@ -250,10 +250,15 @@ async def discard(own: NewRequest, reason: str) -> None:
 
 
 async def _remove_tokens(own: NewRequest, tokens: list[Any]) -> None:
-    """Takes tokens out of their lanes; one that is left would cost a worker one call."""
-    for lane, permit in zip(tokens[::3], tokens[1::3], strict=True):
+    """Takes tokens out of their lanes and keys; one that is left would cost a worker one call."""
+    given = list[Any]()
+    for lane, permit, delay in zip(tokens[::3], tokens[1::3], tokens[2::3], strict=True):
+        if lane == GIVEN:
+            given += (lane, permit, delay)
+            continue
         token = f"{own.id}#{permit.decode()}"
         await Command(b"LREM", keys.lane(own.policy.queue, int(lane)), 1, token)
+    await run_all(insert(own.policy.queue, own.id, given))
 
 
 # ------------------------------------------------------------------ stream

@@ -1114,13 +1114,13 @@ def list_dead(keys: Sequence[bytes], *, after: Arg, count: Arg) -> Call[list[Any
 
 
 def look_at_keys(
-    keys: Sequence[bytes], *, look_ms: Arg, within: Arg, wanted: Iterable[Arg] = (), now: Arg = ""
+    keys: Sequence[bytes], *, look_ms: Arg, count: Arg, wanted: Iterable[Arg] = (), now: Arg = ""
 ) -> Call[list[Any]]:
     """
     Returns what keys hold for requests in other slots and should be looked at, and what was
     called.
     """
-    return _call("look_at_keys", keys, (now, look_ms, within, *wanted), _plain)
+    return _call("look_at_keys", keys, (now, look_ms, count, *wanted), _plain)
 
 
 def measure_stream(keys: Sequence[bytes]) -> Call[list[Any]]:

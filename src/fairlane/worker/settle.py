@@ -31,6 +31,7 @@ from fairlane.worker.unit import (
     log_refusals,
     note_away,
     note_lease,
+    put_back,
     release,
     send,
     take_all,
@@ -510,7 +511,7 @@ async def prefetch(unit: Unit, batch: LeaseBatch, done: list[Lease], lane: bytes
         left = [*handled, *acquired.leases, *take_all(batch.waiting)]
         if left:
             await settle_together(unit, left, returned)
-        returned.put_back(acquired.alone)
+        await put_back(unit, acquired.alone, returned)
         await dispatch(unit, returned)
     except FairlaneError:
         forget(unit, (lease.record for lease in (*done, *acquired.leases, *left)))
@@ -619,6 +620,9 @@ async def _pop(unit: Unit, outgoing: list[Command | Call[Any]], most: int) -> Po
     return popped
 
 
+_KEPT_S = settings.KEY_LOOK_MS / 2000  # tokens wait no longer with their keys held
+
+
 async def take(unit: Unit, popped: Popped, most: int, returned: FollowUps) -> None:
     """Works on the tokens of a pop of up to `most`."""
     raw, returned.lane = popped.tokens, popped.lane
@@ -628,20 +632,27 @@ async def take(unit: Unit, popped: Popped, most: int, returned: FollowUps) -> No
     # If the pop brought as many as were wanted, there may be more, so prefetch is worth it.
     prefetches = unit.is_alone and unit.sizer.is_quick and len(raw) == most > 1
     share = unit.share if prefetches else 1.0
+    waiting: list[Token] = []
+    latest = clock.mono_s() + _KEPT_S
     while raw:
         if (rate := unit.queue_rate) is not None:
             acquired = await _acquire_within(unit, rate, raw, returned)
         else:
-            acquired = await acquire(unit, raw, returned, share, shared=len(raw) > 1)
-        alone = await work(unit, acquired, returned, prefetches=prefetches)
-        if not alone:
-            return
-        # The others wait in their lane. Acquiring them together would fail again, so for a while
-        # tokens are taken one by one.
-        unit.sizer.take_singly(len(alone))
-        returned.put_back(alone[1:])
+            acquired = await acquire(unit, raw, returned, share, shared=prefetches)
+        alone = await work(unit, acquired, returned, prefetches=prefetches, is_last=bool(waiting))
+        if alone:
+            # The others wait in their lane, or here if their keys are held for them. Acquiring them
+            # together would fail again, so for a while tokens are taken one by one.
+            unit.sizer.take_singly(len(alone))
+            held = [one for one in alone[1:] if one in unit.kept]
+            await put_back(unit, [one for one in alone[1:] if one not in held], returned)
+            waiting = [alone[0], *held, *waiting]
+        is_over = clock.mono_s() > latest or not unit.record.takes_ahead
+        if not waiting or (is_over and not alone):
+            break
         await dispatch(unit, returned)
-        raw, prefetches, share = [alone[0].text.encode()], False, 1.0
+        raw, prefetches, share = [waiting.pop(0).text.encode()], False, 1.0
+    await put_back(unit, list(unit.kept), returned)
 
 
 async def _acquire_within(
@@ -669,9 +680,7 @@ async def _acquire_within(
         await _wait(unit, rate, wait_ms / 1000)
         return Acquired(returned.lane)
     some = raw[:allowed]
-    acquired = await acquire(
-        unit, some, returned, 1.0, shared=len(some) > 1, most=allowed // len(some)
-    )
+    acquired = await acquire(unit, some, returned, 1.0, shared=False, most=allowed // len(some))
     used = sum(len(lease.slice.entries) for lease in acquired.leases)
     if used < allowed:
         # An error here must not lose the leases: then that many sub-requests start later.
@@ -690,12 +699,18 @@ async def _wait(unit: Unit, rate: Rate, seconds: float) -> None:
 
 
 async def work(
-    unit: Unit, acquired: Acquired, returned: FollowUps, *, prefetches: bool = False
+    unit: Unit,
+    acquired: Acquired,
+    returned: FollowUps,
+    *,
+    prefetches: bool = False,
+    is_last: bool = False,
 ) -> list[Token]:
     """Handles leases in turn and settles them, until none is left.
 
-    With `prefetches`, further leases are acquired meanwhile. Returns tokens that must be acquired
-    alone. Errors of Redis are raised after handled work is settled, if that is possible.
+    With `prefetches`, further leases are acquired meanwhile; with `is_last` none are. Returns
+    tokens that must be acquired alone. Errors of Redis are raised after handled work is settled,
+    if that is possible.
     """
     leases, acquired.leases = acquired.leases, []
     alone = acquired.alone
@@ -718,7 +733,7 @@ async def work(
                 leases, acquired.leases = leases + acquired.leases, []
                 prefetches = prefetches and not alone and may_prefetch(unit, leases, done)
             if not prefetches:
-                last = bool(alone or failure)
+                last = bool(is_last or alone or failure)
                 settled = await settle_and_acquire(unit, done, leases, returned, is_last=last)
                 returned.lane, leases, done = settled.lane, settled.leases, []
                 prefetches = settled.is_full and may_prefetch(unit, leases, done)

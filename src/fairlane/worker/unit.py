@@ -194,6 +194,8 @@ class Unit:
     has_waited: bool = False  # for the queue's rate, as long as its bucket had named
     unsent: list[Command | Call[Any]] = field(default_factory=list)  # for shards that were away
     quiet_until: float = 0.0  # when it may be logged again that a node is away
+    # Tokens that must be acquired alone, and the ops that hold their keys meanwhile.
+    kept: dict[Token, bytes] = field(default_factory=dict)
     free: list[LeaseRecord] = field(init=False)  # records of no lease
     turns: LaneRotation = field(init=False)
     _notes: int = 0
@@ -559,8 +561,8 @@ async def acquire(
     """Acquires leases with these tokens; `returned` is dispatched before.
 
     `share` of a slice's time is what the tokens should take; each slice has at most `most`.
-    `shared`: the unit will hold several leases. Words that are no tokens are skipped. Raises errors
-    of Redis.
+    `shared`: the unit will hold several leases, also if only one of these tokens gets one. Words
+    that are no tokens are skipped. Raises errors of Redis.
     """
     if tokens.PLACEHOLDER in raw:
         await dispatch(unit, returned)  # before anything can fail
@@ -575,6 +577,7 @@ async def acquire(
         if not pending:
             return Acquired(returned.lane)
         before = steps = []
+    shared = shared or len(pending) > 1
     count, first = len(before), len(steps)
     calls = (
         acquire_call(one.token, unit.worker, unit.started, one.count, one.op, shared=shared)
@@ -596,7 +599,7 @@ async def acquire(
     except FairlaneError:
         forget(unit, [one.record for one in pending])
         raise
-    await _give_back_unused(unit, pending, answers, acquired, returned)
+    _sort_unused(unit, pending, answers, returned)
     return acquired
 
 
@@ -635,18 +638,14 @@ async def _take_keys(
     return [one for one in pending if one.record not in full]
 
 
-async def _give_back_unused(
-    unit: Unit,
-    pending: list[PendingAcquire],
-    replies: Sequence[Any],
-    acquired: Acquired,
-    returned: FollowUps,
+def _sort_unused(
+    unit: Unit, pending: list[PendingAcquire], replies: Sequence[Any], returned: FollowUps
 ) -> None:
     """Gives back keys that were taken for acquires which were not granted, and never will be.
 
-    A look at the keys finds those of an acquire that may still be granted.
+    The keys of a token that must be acquired alone are kept for that. A look at the keys finds
+    those of an acquire that may still be granted.
     """
-    alone: list[Token] = []
     for one, reply in zip(pending, replies, strict=True):
         if not one.token.is_apart:
             continue
@@ -654,15 +653,24 @@ async def _give_back_unused(
             returned.minted.append(apart_keys.given_back(one.token, one.op))
         elif isinstance(reply, FairlaneError) or reply.is_ok:
             continue
-        elif not reply.is_alone:
-            returned.minted.append(apart_keys.given_back(one.token, one.op))
+        elif reply.is_alone:
+            unit.kept[one.token] = one.op
         else:
-            alone.append(one.token)
-            acquired.alone.remove(one.token)
-    if alone:  # such a token is valid, and a late copy of its acquire could be granted
-        unit.sizer.take_singly(len(alone))
-        with suppress(FairlaneError):
-            await apart_keys.look_at_tokens(unit.queue, alone)
+            returned.minted.append(apart_keys.given_back(one.token, one.op))
+
+
+async def put_back(unit: Unit, alone: Iterable[Token], returned: FollowUps) -> None:
+    """Puts back tokens that must be acquired alone: they become the next ones of their lane.
+
+    Where their keys are held for an acquire, a late copy of it could be granted. So such a token
+    is made stale, and its successor waits at the end of the lane.
+    """
+    tokens = list(alone)
+    held = [one for one in tokens if unit.kept.pop(one, None)]
+    returned.put_back(one for one in tokens if one not in held)
+    if held:
+        with suppress(FairlaneError):  # the audit looks later
+            await apart_keys.look_at_tokens(unit.queue, held)
 
 
 def _begin_all(unit: Unit, raw: list[bytes], share: float, most: int) -> list[PendingAcquire]:
@@ -672,7 +680,7 @@ def _begin_all(unit: Unit, raw: list[bytes], share: float, most: int) -> list[Pe
         share /= max(1, sum([unit.sizer.has_measured(token.request_id) for token in tokens]))
     pending = []
     for token in tokens:
-        op, record = new_op(), unit.free.pop()
+        op, record = unit.kept.pop(token, None) or new_op(), unit.free.pop()
         # If this process dies before the reply, the supervisor sends the acquire again.
         record.begin_acquire(token, op)
         count = min(most, unit.sizer.entries(token.request_id, share))

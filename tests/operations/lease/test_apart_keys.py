@@ -11,6 +11,7 @@ import pytest
 
 from fairlane.operations import apart_keys, workers
 from fairlane.operations.audit import Audit
+from fairlane.operations.change import Chosen, delete_each
 from fairlane.operations.lease import acquire_call, complete, new_op, reap, slice_of
 from fairlane.operations.limit_keys import LINE, names_in_use
 from fairlane.operations.take import Taker, exchange_tokens
@@ -18,10 +19,12 @@ from fairlane.operations.tokens import parse, pop_ahead
 from fairlane.protocol import keys
 from tests.support.operations.stepping import cut_off_after
 from tests.support.run.for_each import for_each
-from tests.support.scripts.requests import ask, once, permits_of
+from tests.support.scripts.requests import ask, once, permits_of, stored
 from tests.support.servers import backends
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from fairlane.model import Token
     from fairlane.queue import Queue
     from fairlane.taken import Taken
@@ -163,19 +166,120 @@ def test_a_called_token_that_is_lost_is_minted_again_and_its_call_given_up(
     queue: Queue, lane: Lane
 ):
     queue.submit_request(["a"], id="r1", limits={"x": 1})
-    pop(lane)
+    (lost,) = pop(lane).tokens
     queue.submit_request(["a"], id="r2", limits={"x": 1})
     audit = Audit("req")
     for _ in range(2):
         lane.run(audit.run(-1))
     zset: Any = lane.client.zrange(keys.limit_key("req", "x"), 0, -1)
-    assert b"r1#0.1%%x=1" not in zset
+    assert lost not in zset
     ids = []
     for _ in range(2):
         (one,) = take(queue)
         ids.append(one.id)
         one.done(b"")
     assert sorted(ids) == ["r1", "r2"]
+
+
+# ------------------------------------------------------------------ lives of an id
+
+
+def begin_again(lane: Lane, queue: Queue) -> None:
+    """Ends r1 and deletes it, and submits another request with its id."""
+    queue.request("r1").cancel()
+    born = int(stored(lane.client, "r1")["born"])
+    lane.run(delete_each("req", [Chosen("r1", "req", born)]))
+    queue.submit_request(["new"], id="r1", limits={"x": 1})
+
+
+def test_an_acquire_of_an_earlier_life_is_refused(queue: Queue, lane: Lane):
+    """Its worker hung; meanwhile the look dropped what it had taken, and another took the key."""
+    queue.submit_request(["a"], id="r1", limits={"x": 1})
+    token, op = parse(pop(lane).tokens[0]), new_op()
+    assert token is not None
+    assert take_keys(lane, token, op) == [1]
+    begin_again(lane, queue)
+    assert look(lane) == 1
+    queue.submit_request(["b"], id="r2", limits={"x": 1})
+    assert not show(lane, token, op).is_ok
+    assert len(held(lane)) == 0
+    assert {one.id for one in take(queue)} == {"r1"}
+
+
+def test_what_an_earlier_life_gives_up_late_leaves_the_call_of_the_next(queue: Queue, lane: Lane):
+    queue.submit_request(["a"], id="r1", limits={"x": 1})
+    token = parse(pop(lane).tokens[0])
+    assert token is not None
+    begin_again(lane, queue)
+    before: Any = lane.client.zrange(keys.limit_key("req", "x"), 0, -1)
+    lane.run(_dispatch([("r1", [b"-", token.permit.encode(), 0])]))
+    assert lane.client.zrange(keys.limit_key("req", "x"), 0, -1) == before
+    assert [one.id for one in take(queue)] == ["r1"]
+
+
+# ------------------------------------------------------------------ look
+
+
+def test_a_look_at_one_lease_leaves_the_time_of_the_others(queue: Queue, lane: Lane):
+    for name in ("r1", "r2"):
+        queue.submit_request(["a"], id=name, limits={"x": 2})
+    cut_off_after(lane.driver, exchange(queue, lane), "take_keys")
+    zset = keys.limit_key("req", "x")
+    (member,) = lane.client.zrangebyscore(zset, "-inf", "(0")
+    lane.client.zadd(zset, {member: -1})
+    (raw,) = pop(lane).tokens
+    token = parse(raw)
+    assert token is not None
+    lane.run(apart_keys.look_at_tokens("req", [token]))
+    assert lane.client.zscore(zset, member) == -1
+    assert lane.run(apart_keys.look_at("req", ["x"])) == 1
+
+
+def test_of_very_many_entries_those_due_for_longest_are_looked_at_first(queue: Queue, lane: Lane):
+    zset = keys.limit_key("req", "x")
+    lane.client.zadd(zset, {f"gone{n}#0.7~ab": -1 - n for n in range(1_001)})
+    assert lane.run(apart_keys.look_at("req", ["x"])) == 1_000
+    assert lane.client.zrange(zset, 0, -1) == [b"gone1000#0.7~ab"]
+    assert lane.run(apart_keys.look_at("req", ["x"])) == 1
+
+
+def test_a_request_that_cannot_be_read_stops_no_look_at_the_others(queue: Queue, lane: Lane):
+    """Its entries stay."""
+    queue.submit_request(["a"], id="r1", limits={"x": 2})
+    cut_off_after(lane.driver, exchange(queue, lane), "take_keys")
+    lane.client.zadd(keys.limit_key("req", "x"), {"r3#0.7~ab": -1, "r3#0.7%%x=2": 1})
+    lane.client.set(keys.permits("r3"), "damage")
+    assert look(lane) == 1
+    assert held(lane) == ["r3"]
+    lane.client.delete(keys.permits("r3"))
+    assert look(lane) == 2
+
+
+# ------------------------------------------------------------------ withdrawn tokens
+
+
+def test_a_paused_request_waits_for_no_key(queue: Queue, lane: Lane):
+    for name in ("r1", "r2"):
+        queue.submit_request(["a"], id=name, limits={"x": 1})
+    (one,) = take(queue)
+    other = "r2" if one.id == "r1" else "r1"
+    for _ in range(2):
+        queue.request(other).pause()
+        assert lane.client.zcard(keys.limit_key("req", "x")) == 1
+        queue.request(other).resume()
+        assert lane.client.zcard(keys.limit_key("req", "x")) == 2
+
+
+def test_a_submission_that_is_taken_back_waits_for_no_key(queue: Queue, lane: Lane):
+    def bodies() -> Iterator[bytes]:
+        yield from [b"a" * 100] * 30_000
+        raise ValueError
+
+    queue.submit_request(["a"], id="r1", limits={"x": 1})
+    take(queue)
+    with pytest.raises(ValueError):
+        queue.submit_request(bodies(), id="r2", limits={"x": 1})
+    assert lane.client.zcard(keys.limit_key("req", "x")) == 1
 
 
 # ------------------------------------------------------------------ copies
