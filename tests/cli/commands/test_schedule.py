@@ -72,7 +72,10 @@ def test_a_file_and_a_task_are_submitted_at_each_tick(program: Program, redis_cl
         (("add", "d", "* * * * *", "--task", "t", "--args", "{"), "--args { is not JSON"),
         (("add", "d", "* * * * *", "--body", "x", "--priority", "100"), "priority 100"),
         (("add", "d", "* * * * *", "--body", "x", "--most", "0"), "most 0 is not valid"),
-        (("add", "d", "* * * * *", "--body", "x" * 65_537), "bodies of the schedule are too many or too large"),
+        (
+            ("add", "d", "* * * * *", "--body", "x" * 65_537),
+            "bodies of the schedule are too many or too large",
+        ),
     ],
 )
 def test_a_wrong_schedule_is_refused_in_one_sentence(
