@@ -27,13 +27,8 @@ for i = wanted + count, #ARGV do
   only[ARGV[i]] = true
 end
 
--- Returns entries of a key with scores from `least` to `most`; `command` says from which end.
-local function entries_of(key, command, least, most)
-  local first, last = least, most
-  if command == "ZREVRANGEBYSCORE" then
-    first, last = most, least
-  end
-  local entries = redis.call(command, key.set, first, last, "LIMIT", 0, only and SEARCHED or MOST)
+-- Adds what was asked for among these entries of a key to what is found, and returns it.
+local function choose(key, entries)
   local chosen = {}
   for _, entry in ipairs(entries) do
     if not only or only[string.match(entry, "^[^#]*#%d+%.%d+") or ""] then
@@ -44,16 +39,17 @@ local function entries_of(key, command, least, most)
   return chosen
 end
 
+local most = only and SEARCHED or MOST
 for i = wanted, wanted + count - 1 do
   local key = each_key(home, ARGV[i] .. "=1")[1]
   -- Of what is held, the first is due for longest; the others are from before the clock went back.
   local held = only and {{"-inf", "(0"}} or {{score_text(-now), "(0"}, {"-inf", "(" .. latest}}
   for _, range in ipairs(held) do
-    for _, entry in ipairs(entries_of(key, "ZREVRANGEBYSCORE", range[1], range[2])) do
+    for _, entry in ipairs(choose(key, redis.call("ZREVRANGEBYSCORE", key.set, range[2], range[1], "LIMIT", 0, most))) do
       redis.call("ZADD", key.set, "XX", latest, entry)
     end
   end
-  entries_of(key, "ZRANGEBYSCORE", 0, below(LINE - 1))
+  choose(key, redis.call("ZRANGEBYSCORE", key.set, 0, below(LINE - 1), "LIMIT", 0, most))
   call_next(home, key)
 end
 return found
