@@ -241,7 +241,7 @@ async def _expired(request_id: str) -> str:
         return ""
     known_ms = max(now.retain_ms, now.remember_ms or 0, LEAST_TOMBSTONE_MS)
     return (
-        f"the results of request {request_id} are gone: they were kept for "
-        f"{brief_ms(now.retain_ms)} after its end at {when(now.ended_ms, now_ms)}; its id is known "
+        f"the results of request {request_id} are gone: it ended at {when(now.ended_ms, now_ms)}, "
+        f"and their retention is {brief_ms(now.retain_ms)}; its id is known "
         f"until {when(now.ended_ms + known_ms, now_ms)}"
     )

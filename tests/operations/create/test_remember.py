@@ -56,8 +56,8 @@ def test_results_whose_retention_is_over_say_so_and_until_when_the_id_is_known(
     with pytest.raises(RequestLost) as raised:
         list(queue.request("order-17").results())
     assert re.fullmatch(
-        r"the results of request order-17 are gone: they were kept for 1 s after its end at "
-        r"[0-9:]+ UTC \(\d+ s ago\); its id is known until [-0-9: ]+ UTC \(in 7\d\d h\)",
+        r"the results of request order-17 are gone: it ended at [0-9:]+ UTC \(\d+ s ago\), and "
+        r"their retention is 1 s; its id is known until [-0-9: ]+ UTC \(in 7\d\d h\)",
         str(raised.value),
     )
 
