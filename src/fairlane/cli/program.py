@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import logging
 import os
+import signal
 import sys
+import threading
 import traceback
+from contextlib import suppress
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -267,12 +270,14 @@ INTERRUPTED = 130
 WATCH = (  # the hint for --watch of a command without that option
     ": fairlane status ID --watch shows progress, and fairlane wait ID waits for the end"
 )
+_AGAIN_S = 0.01  # until a dropped Ctrl-C is sent again
 NEAR = 0.8  # how similar a suggested option must be to the one given, from 0 to 1
 
 
 def run(called_as: str, name: str | None = None) -> int:  # noqa: PLR0911  one for each way to end
     """Runs `fairlane`, or one of its commands by `name`, on sys.argv; returns the exit code."""
     take_care_of_closed_streams()
+    keep_interrupts()
     try:
         return _invoke(called_as, name)
     except FairlaneError as error:
@@ -297,6 +302,27 @@ def run(called_as: str, name: str | None = None) -> int:  # noqa: PLR0911  one f
     except Exception as error:  # noqa: BLE001  a user is never shown a traceback
         note(_bug_sentence(error), logging.ERROR)
         return FairlaneError.exit_code
+
+
+def keep_interrupts() -> None:
+    """Sends a Ctrl-C again that Python drops, because it came while an object was freed.
+
+    Python cannot raise KeyboardInterrupt in a `__del__`, as of a connection: it only reports it.
+    """
+    report = sys.unraisablehook
+
+    def on_unraisable(found: Any) -> None:
+        if not issubclass(found.exc_type, KeyboardInterrupt):
+            report(found)
+            return
+        main = threading.main_thread().ident
+        # Not from here, because here it would be dropped, too.
+        again = threading.Timer(_AGAIN_S, signal.pthread_kill, (main, signal.SIGINT))
+        again.daemon = True
+        with suppress(RuntimeError):  # the interpreter ends
+            again.start()
+
+    sys.unraisablehook = on_unraisable
 
 
 def _invoke(called_as: str, name: str | None) -> int:

@@ -313,7 +313,7 @@ class Audit:
         """
         active = keys.active(self._queue)
         score, (seconds, _) = await Batch([Command(b"ZSCORE", active, name), Command(b"TIME")])
-        if score is not None and not (is_gone and not was_seen(score)):
+        if score is not None and (was_seen(score) or not is_gone):
             await look_at(self._queue, name, score.decode(), int(seconds) * 1000)
 
     async def _unfinished(self) -> set[bytes]:

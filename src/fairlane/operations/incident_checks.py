@@ -20,7 +20,7 @@ from fairlane.operations.schedules import list_schedules
 from fairlane.operations.webhooks import late_deliveries
 from fairlane.operations.workers import DEATHS_MS, is_late, recent_deaths
 from fairlane.protocol import keys
-from fairlane.protocol.server_info import time_ms
+from fairlane.protocol.server_info import time_at, time_ms
 from fairlane.protocol.steps import Batch, Command
 
 if TYPE_CHECKING:
@@ -43,8 +43,7 @@ _SHOWN = 5  # keys, schedules or webhooks of one kind
 async def failures(queue: str, _: Sequence[Any]) -> list[Finding]:
     """Finds dead sub-requests, bodies that end their process, and calls that fail at present."""
     errors = await queue_errors(queue, _MOST_DEAD)
-    _, time = await Batch([Command(b"EXISTS", keys.conf(queue)), Command(b"TIME")])
-    now_ms = time_ms(time)
+    now_ms = await time_at(keys.conf(queue))
     killers = [group for group in errors.groups if group.reason == _DIED]
     others = [group for group in errors.groups if group.reason != _DIED]
     return [

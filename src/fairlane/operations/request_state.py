@@ -16,7 +16,7 @@ from fairlane.operations.long_calls import long_calls
 from fairlane.options import read_limits
 from fairlane.protocol import keys, request_hash
 from fairlane.protocol.request_hash import as_text, unpacked
-from fairlane.protocol.server_info import time_ms
+from fairlane.protocol.server_info import time_at
 from fairlane.protocol.steps import Batch, Command
 from fairlane.records import (
     Completion,
@@ -188,10 +188,7 @@ async def waiting_retries(request_id: str) -> tuple[int, int]:
 
 async def moment(request_id: str) -> int:
     """Returns the time of the request's Redis in ms; all times of the request are by that clock."""
-    # A step without a key, as TIME, goes to the node of the step with a key.
-    ask = [Command(b"EXISTS", keys.request_hash(request_id)), Command(b"TIME")]
-    _, time = await Batch(ask)
-    return time_ms(time)
+    return await time_at(keys.request_hash(request_id))
 
 
 async def read_holders(request_id: str) -> list[HeldPermit]:

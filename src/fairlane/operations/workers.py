@@ -25,7 +25,7 @@ from fairlane.operations.tokens import (
 )
 from fairlane.protocol import keys, scripts
 from fairlane.protocol.request_hash import as_text
-from fairlane.protocol.server_info import time_ms
+from fairlane.protocol.server_info import time_at, time_ms
 from fairlane.protocol.steps import (
     TOGETHER,
     Batch,
@@ -512,8 +512,7 @@ async def note_death(queue: str, worker: str, started: str, host: str) -> None:
     nothing depends on it.
     """
     key = keys.deaths(queue)
-    _, time = await Batch([Command(b"EXISTS", key), Command(b"TIME")])
-    life, text = f"{started}|{worker}", f"{time_ms(time)} {host.partition(' ')[0]}"
+    life, text = f"{started}|{worker}", f"{await time_at(key)} {host.partition(' ')[0]}"
     noted = Command(b"HSET", key, life, text), Command(b"PEXPIRE", key, DEATHS_MS)
     for reply in await run_each(noted):
         if isinstance(reply, RedisUnreachable):

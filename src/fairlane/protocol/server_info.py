@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from fairlane.protocol.steps import Batch, Command
+
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
@@ -18,6 +20,13 @@ def time_ms(reply: Sequence[bytes]) -> int:
     """Returns the time in a reply of TIME, in ms."""
     seconds, micros = reply
     return int(seconds) * 1000 + int(micros) // 1000
+
+
+async def time_at(key: bytes) -> int:
+    """Returns the time of the server that has this key, in ms."""
+    # A step without a key, as TIME, goes to the node of the step with a key.
+    _, time = await Batch([Command(b"EXISTS", key), Command(b"TIME")])
+    return time_ms(time)
 
 
 def release(info: dict[str, str]) -> tuple[str, tuple[int, ...]]:
